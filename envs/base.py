@@ -1,0 +1,89 @@
+"""The environment protocol: where an episode's observations and rewards come from.
+
+An environment is an async context manager around `reset` and `step`. It may wait as long as
+it likes: the rollout sets the deadlines. A fault of the infrastructure is an exception, which
+becomes an `EpisodeFailure`; it is never a reward of 0.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+from .messages import Message
+
+Split = Literal["train", "eval"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One data item: what an episode is about.
+
+    Attributes:
+      id: unique within its dataset.
+      data: what the environment needs to reset itself; JSON-serialisable.
+    """
+
+    id: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """An environment's answer to one message of the policy.
+
+    Attributes:
+      messages: what the policy reads next; empty when the episode is over.
+      reward: the reward of this step; an episode's reward is their sum.
+      terminated: the task itself is over (solved, lost, given up).
+      truncated: the environment stopped early (for example out of moves).
+      info: named measurements; those of the last step are kept in the trajectory
+        (`success` in 0..1 is shown in the live view and averaged in evaluations).
+    """
+
+    messages: tuple[Message, ...] = ()
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: Mapping[str, float] = field(default_factory=dict)
+
+
+class Env(Protocol):
+    """One running conversation partner; a new one is made for each episode."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    async def reset(self, task: Task, seed: int) -> Sequence[Message]:
+        """Start the task; return the first messages. Equal arguments, equal messages."""
+        ...
+
+    async def step(self, message: Message) -> StepResult:
+        """Answer the policy's message."""
+        ...
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """All that a recipe needs to know of an environment.
+
+    Attributes:
+      make: opens one environment for one episode.
+      tasks: `tasks(split, count, seed)` gives `count` tasks; the splits share none,
+        unless the whole task space is smaller than that and the docstring says so.
+      demonstrate: `demonstrate(task, rng)` is a scripted conversation for a warm start,
+        starting with the messages of `reset`; None where there is no script.
+      best_reward: the best expected reward of any policy.
+    """
+
+    make: Callable[[], Env]
+    tasks: Callable[[Split, int, int], Sequence[Task]]
+    demonstrate: Callable[[Task, random.Random], tuple[Message, ...]] | None
+    best_reward: float

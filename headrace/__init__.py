@@ -1,0 +1,1 @@
+"""Headrace: asynchronous reinforcement learning of language-model agents in JAX."""

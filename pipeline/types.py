@@ -1,0 +1,261 @@
+"""The records that travel through the pipeline. Frozen; plain NumPy; no JAX.
+
+Arrays over tokens are aligned: index t is about token t. `loss_mask[t]` is true exactly if
+token t was sampled by the policy, and exactly then it has a logprob and a policy version.
+"""
+
+import enum
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..envs.base import Task
+from ..envs.messages import Message
+
+Int32s = NDArray[np.int32]
+Float32s = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+
+NO_VERSION = -1  # the policy version of a token that no policy sampled
+
+
+class StopReason(enum.StrEnum):
+    """Why an episode ended."""
+
+    TERMINATED = "terminated"  # the environment said so: the task is over
+    TRUNCATED = "truncated"  # the environment stopped early
+    MAX_TURNS = "max_turns"  # the turn limit of the rollout
+    MAX_TURN_TOKENS = "max_turn_tokens"  # a turn used up its budget without closing
+    MAX_TOKENS = "max_tokens"  # the episode's token budget is used up
+
+
+class FailureKind(enum.StrEnum):
+    """What went wrong in an episode that has no outcome."""
+
+    ENV_ERROR = "env_error"
+    ENV_TIMEOUT = "env_timeout"
+    SAMPLER_ERROR = "sampler_error"
+    SAMPLER_TIMEOUT = "sampler_timeout"
+    OVERLONG = "overlong"  # the first prompt alone leaves no token to sample
+    CANCELLED = "cancelled"
+
+
+class FinishReason(enum.StrEnum):
+    """Why the sampler ended one completion."""
+
+    STOP = "stop"  # a stop id was sampled; it is the last token
+    LENGTH = "length"  # the request's budget is used up
+    PROMPT_TOO_LONG = "prompt_too_long"  # nothing was sampled
+
+
+@dataclass(frozen=True, eq=False)
+class SampleRequest:
+    """One turn asked of the sampler.
+
+    Attributes:
+      tokens: i32[n], all ids so far.
+      max_tokens: at most so many are sampled.
+      stop_ids: sampling one of these ends the turn; it is kept.
+      key: two uint32, the trajectory's random key. The token at absolute position t is
+        drawn with `fold_in(key, t)`: nothing else matters, neither rows nor neighbours.
+      temperature: 0 takes the most likely token.
+      priority: requests with smaller numbers are served first (the admission index).
+    """
+
+    tokens: Int32s
+    max_tokens: int
+    stop_ids: tuple[int, ...]
+    key: tuple[int, int]
+    temperature: float = 1.0
+    priority: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Completion:
+    """What the sampler returns for one request; all arrays have the same length n.
+
+    Attributes:
+      tokens: i32[n], a sampled stop id included.
+      logprobs: f32[n], of the temperature-scaled distribution (of the unscaled one
+        for temperature 0).
+      policy_versions: i32[n], the version that sampled each token; non-decreasing.
+    """
+
+    tokens: Int32s
+    logprobs: Float32s
+    policy_versions: Int32s
+    finish: FinishReason
+
+
+Sample = Callable[[SampleRequest], Awaitable[Completion]]
+
+
+class Sampler(Protocol):
+    """The engine that turns requests into completions, under one policy version at a time."""
+
+    @property
+    def policy_version(self) -> int:
+        """The version published last."""
+        ...
+
+    async def sample(self, request: SampleRequest) -> Completion:
+        """Sample one turn. Cancelling the call frees its row at the next dispatch."""
+        ...
+
+    async def publish(self, params: Any, version: int) -> None:
+        """Swap the weights between two dispatches; returns when they are in use."""
+        ...
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of the policy inside a trajectory: tokens `start:end` were sampled.
+
+    Attributes:
+      sample_seconds: from the request to the completion, queueing included.
+      env_seconds: how long the environment took to answer.
+    """
+
+    start: int
+    end: int
+    sample_seconds: float = 0.0
+    env_seconds: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """The token-exact record of one episode.
+
+    Attributes:
+      tokens: i32[T].
+      loss_mask: bool[T], true iff the token was sampled.
+      rollout_logprobs: f32[T], 0 where nothing was sampled.
+      policy_versions: i32[T], `NO_VERSION` where nothing was sampled; non-decreasing over
+        sampled tokens.
+      turns: the policy's turns, in order; their spans are the true runs of `loss_mask`.
+      rewards: rewards by name.
+      reward: their sum, what training uses.
+      info: the environment's last measurements.
+      messages: for people; training uses the tokens.
+
+    Raises:
+      ValueError: where lengths disagree, or the mask, logprobs and versions do.
+    """
+
+    tokens: Int32s
+    loss_mask: Bools
+    rollout_logprobs: Float32s
+    policy_versions: Int32s
+    turns: tuple[Turn, ...]
+    rewards: Mapping[str, float]
+    reward: float
+    stop_reason: StopReason
+    info: Mapping[str, float] = field(default_factory=dict)
+    messages: tuple[Message, ...] = ()
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        lengths = {
+            name: len(getattr(self, name))
+            for name in ("tokens", "loss_mask", "rollout_logprobs", "policy_versions")
+        }
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"arrays of a trajectory differ in length: {lengths}")
+        if np.any(self.policy_versions[~self.loss_mask] != NO_VERSION):
+            raise ValueError("a token that was not sampled has a policy version")
+        sampled = self.policy_versions[self.loss_mask]
+        if np.any(sampled < 0) or np.any(np.diff(sampled) < 0):
+            raise ValueError(f"policy versions must be >= 0 and non-decreasing, got {sampled}")
+
+    @property
+    def oldest_version(self) -> int:
+        """The oldest policy version among the sampled tokens."""
+        return int(self.policy_versions[self.loss_mask].min())
+
+    @property
+    def newest_version(self) -> int:
+        """The newest policy version among the sampled tokens."""
+        return int(self.policy_versions[self.loss_mask].max())
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeFailure:
+    """An episode without an outcome. Never a reward of 0, never an exception that others see.
+
+    Attributes:
+      error: the exception as text, for people.
+      partial: messages up to the failure.
+    """
+
+    kind: FailureKind
+    error: str
+    partial: tuple[Message, ...] = ()
+
+
+Outcome = Trajectory | EpisodeFailure
+
+
+@dataclass(frozen=True, eq=False)
+class TrajectoryGroup:
+    """The trajectories of one task, used as a whole or not at all.
+
+    Attributes:
+      index: the admission index, unique in a run.
+      trajectories: `group_size` of them, fewer where survivors of failures are allowed.
+    """
+
+    index: int
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def oldest_version(self) -> int:
+        """W in the arithmetic: the oldest policy version in the group."""
+        return min(trajectory.oldest_version for trajectory in self.trajectories)
+
+    @property
+    def newest_version(self) -> int:
+        return max(trajectory.newest_version for trajectory in self.trajectories)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupOutcome:
+    """What became of an admitted group.
+
+    Attributes:
+      group: the usable group, or None where too few members survived.
+      failures: of all tries, retried ones included.
+    """
+
+    index: int
+    task: Task
+    group: TrajectoryGroup | None
+    failures: tuple[EpisodeFailure, ...] = ()
+
+
+class TrainBatch(NamedTuple):
+    """Packed rows for one update; a pytree of arrays. A microbatches, R rows, T tokens a row.
+
+    A row holds whole trajectories one after the other. Only the first `microbatches` of the A
+    are in use, so that batches of every size share one compiled program.
+
+    Attributes:
+      tokens: i32[A, R, T].
+      segment_ids: i32[A, R, T], 1, 2, … for the trajectories of a row, 0 for padding.
+      positions: i32[A, R, T], counted from 0 within each segment.
+      loss_mask: bool[A, R, T].
+      rollout_logprobs: f32[A, R, T], recorded while sampling.
+      advantages: f32[A, R, T]; for supervised training the tokens' loss weights.
+      microbatches: i32[], how many of the A are in use.
+    """
+
+    tokens: Any
+    segment_ids: Any
+    positions: Any
+    loss_mask: Any
+    rollout_logprobs: Any
+    advantages: Any
+    microbatches: Any
