@@ -1,0 +1,113 @@
+"""The folder in which a run leaves its files. Nothing that exists is ever overwritten.
+
+The files of an interrupted run are whole: `config.toml` and `summary.json` appear by a rename,
+`metrics.jsonl` and `trajectories.jsonl` grow by whole lines.
+"""
+
+import itertools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from ..errors import ConfigError
+from .sinks import JsonlSink, to_json
+
+_FILES_OF_A_RUN = ("config.toml", "summary.json", "metrics.jsonl", "trajectories.jsonl")
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A folder that belongs to one run; make it with `create` or `create_default`."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path) -> "RunDirectory":
+        """Make the folder, or take an existing one that holds no run.
+
+        Raises:
+          ConfigError: if it holds a run already, or can't be made or written to.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unusable(path, error) from error
+        for name in _FILES_OF_A_RUN:
+            if os.path.lexists(path / name):
+                raise ConfigError(
+                    f"run directory must not hold a run, but {path} has a {name}; "
+                    f"set --run.dir to a new folder, or move the old run away"
+                )
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise _unusable(path, PermissionError("no permission to write"))
+        return cls(path)
+
+    @classmethod
+    def create_default(
+        cls, recipe: str, *, parent: Path = Path("runs"), now: datetime | None = None
+    ) -> "RunDirectory":
+        """Make `<parent>/<recipe>-<time>`, with a number behind it if that exists already.
+
+        Two runs that start in the same second get different folders.
+
+        Raises:
+          ConfigError: if the folder can't be made.
+        """
+        name = f"{recipe}-{now or datetime.now():%Y%m%d-%H%M%S}"
+        for number in itertools.count(1):
+            path = parent / (name if number == 1 else f"{name}-{number}")
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise _unusable(path, error) from error
+            return cls.create(path)
+        raise AssertionError("unreachable: the numbers never end")
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Write the resolved configuration; values that are None are left out."""
+        _write_whole(self.path / "config.toml", tomli_w.dumps(_without_none(config)))
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary, replacing this run's earlier one in one step."""
+        _write_whole(self.path / "summary.json", to_json(summary, indent=2) + "\n")
+
+    def open_metrics(self) -> JsonlSink:
+        """Open `metrics.jsonl`, one line an update."""
+        return JsonlSink(self.path / "metrics.jsonl")
+
+    def open_trajectories(self) -> JsonlSink:
+        """Open `trajectories.jsonl`, one line a trajectory."""
+        return JsonlSink(self.path / "trajectories.jsonl")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file that is seen complete or not at all, even after a power cut."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no null, and no tuples or paths either."""
+    if isinstance(value, Mapping):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _unusable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"run directory must be a folder that can be written to, got {path} ({error}); "
+        f"set --run.dir to another one"
+    )

@@ -1,0 +1,70 @@
+"""Where records of numbers go. A sink writes whole records or, if the process dies, none.
+
+JSON has no NaN and no infinity: both are written as null, so that every reader can parse.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+Scalar = float | int | str
+Record = Mapping[str, Scalar]
+
+
+class Sink(Protocol):
+    """Takes one record after the other."""
+
+    def write(self, record: Record) -> None:
+        """Write one record; it is in the hands of the operating system on return."""
+        ...
+
+    def close(self) -> None:
+        """Release what the sink holds; nothing is written afterwards."""
+        ...
+
+
+class JsonlSink:
+    """Appends each record to a file as one line of JSON.
+
+    A line is given to the operating system in one piece, so a run that is killed leaves
+    whole lines.
+    """
+
+    def __init__(self, path: Path):
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one line; values may be nested, and NumPy scalars and arrays."""
+        line = memoryview((to_json(record) + "\n").encode())
+        while line:  # a raw write may be short, for example on a disk that is almost full
+            line = line[self._file.write(line) :]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """Return `value` as strict JSON: NaN and infinities become null.
+
+    Example:
+      >>> to_json({"loss": float("nan"), "lag": [1, 2]})
+      '{"loss": null, "lag": [1, 2]}'
+    """
+    return json.dumps(_plain(value), allow_nan=False, ensure_ascii=False, indent=indent)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return value

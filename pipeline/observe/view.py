@@ -1,0 +1,125 @@
+"""What a person sees while a run goes on: a live panel, or plain lines.
+
+A view only shows. Missing numbers are shown as a dash and unknown ones are ignored, so a
+record can never end a run.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TextIO
+
+from rich.console import Console
+
+from .graphs import number
+from .live import LiveView
+from .sinks import Record
+
+_COLUMNS = (  # name in the record, label, width of the number
+    ("reward", "reward", 7),
+    ("success", "success", 5),
+    ("lag_mean", "lag", 5),
+    ("lag_max", "max", 3),
+    ("loss", "loss", 7),
+    ("tokens_per_second", "tokens/s", 6),
+    ("trajectories_per_hour", "trajectories/h", 6),
+    ("sampler_busy", "sampler", 5),
+    ("learner_busy", "learner", 5),
+    ("episodes_in_flight", "in flight", 5),
+)
+_SECONDS_BETWEEN_PHASE_LINES = 10.0
+
+
+class View(Protocol):
+    """Shows one run; all calls come from one thread."""
+
+    def phase(self, text: str, done: int | None = None, total: int | None = None) -> None:
+        """Say what the run is doing, and how far that is."""
+        ...
+
+    def step(self, record: Record) -> None:
+        """Show the numbers of one update."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Print a line that stays."""
+        ...
+
+    def refresh(self) -> None:
+        """Bring clocks up to date; call it as often as you like."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was; a second call does nothing."""
+        ...
+
+
+class PlainView:
+    """One aligned line of ASCII for each update, for logs and pipes."""
+
+    def __init__(
+        self, total_steps: int, *, stream: TextIO, clock: Callable[[], float] = time.monotonic
+    ):
+        self._total_steps = total_steps
+        self._stream = stream
+        self._clock = clock
+        self._phase = ""
+        self._phase_seconds = 0.0
+
+    def phase(self, text: str, done: int | None = None, total: int | None = None) -> None:
+        """Print a new phase at once, its progress every ten seconds and at its end."""
+        now = self._clock()
+        is_due = now - self._phase_seconds >= _SECONDS_BETWEEN_PHASE_LINES
+        has_news = done is not None and (is_due or done == total)
+        if text == self._phase and not has_news:
+            return
+        self._phase, self._phase_seconds = text, now
+        self.note(text if done is None else f"{text} {done}/{total}")
+
+    def step(self, record: Record) -> None:
+        """Print one line."""
+        width = len(str(self._total_steps))
+        cells = [f"step {record.get('step', '-'):>{width}}/{self._total_steps}"]
+        for name, label, size in _COLUMNS:
+            cells.append(f"{label} {_ascii_number(record.get(name)):>{size}}")
+        self.note("  ".join(cells))
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def refresh(self) -> None:
+        """Do nothing: lines have no clock."""
+
+    def close(self) -> None:
+        """Do nothing: the stream belongs to the caller."""
+
+
+@contextmanager
+def open_view(recipe: str, total_steps: int, *, stream: TextIO) -> Iterator[View]:
+    """Open the live panel on a terminal that can show it, plain lines elsewhere.
+
+    The terminal is restored on every way out of the block.
+    """
+    view: View
+    if _can_show_panel(stream):
+        view = LiveView(recipe, total_steps, stream=stream)
+    else:
+        view = PlainView(total_steps, stream=stream)
+    try:
+        yield view
+    finally:
+        view.close()
+
+
+def _can_show_panel(stream: TextIO) -> bool:
+    if not stream.isatty() or not (stream.encoding or "").lower().startswith("utf"):
+        return False
+    return not Console(file=stream).is_dumb_terminal
+
+
+def _ascii_number(value: float | int | str | None) -> str:
+    if isinstance(value, str):
+        return value
+    return number(value).replace("–", "-")
