@@ -1,0 +1,26 @@
+"""Environments: where tasks, observations and rewards come from.
+
+Imports the standard library and trio only, so an environment can be written and tested
+without the rest of Headrace.
+"""
+
+from .base import Env as Env
+from .base import EnvSpec as EnvSpec
+from .base import Split as Split
+from .base import StepResult as StepResult
+from .base import Task as Task
+from .builtin import BUILTIN as BUILTIN
+from .builtin import EnvConfig as EnvConfig
+from .builtin import build_env as build_env
+from .builtin import load_env as load_env
+from .check import EnvContractError as EnvContractError
+from .check import check_env as check_env
+from .latency import LatencyConfig as LatencyConfig
+from .latency import latency_seconds as latency_seconds
+from .latency import with_latency as with_latency
+from .messages import Message as Message
+from .messages import ToolCall as ToolCall
+from .tools import Tool as Tool
+from .tools import ToolError as ToolError
+from .tools import ToolResult as ToolResult
+from .tools import tool as tool

@@ -1,0 +1,78 @@
+"""Find an environment by its name.
+
+A name is a built-in one or `package.module:attribute`, an `EnvSpec` of the user's. Mistakes are
+`ValueError`s with a message for the user.
+"""
+
+import difflib
+import importlib
+from dataclasses import dataclass, field, replace
+
+from . import calculator, guess_number
+from .base import EnvSpec
+from .latency import LatencyConfig, with_latency
+
+BUILTIN = {"calculator": calculator.SPEC, "guess_number": guess_number.SPEC}
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """Which environment a run uses."""
+
+    name: str
+    """A built-in environment, or `package.module:attribute` of an EnvSpec."""
+    latency: LatencyConfig = field(default_factory=LatencyConfig)
+    """How long the environment takes to answer."""
+
+
+def build_env(config: EnvConfig) -> EnvSpec:
+    """Load a config's environment, its latency included.
+
+    Raises:
+      ValueError: where there is no such environment.
+    """
+    spec = load_env(config.name)
+    return replace(spec, make=with_latency(spec.make, config.latency))
+
+
+def load_env(name: str) -> EnvSpec:
+    """Load the environment of a name.
+
+    Raises:
+      ValueError: for an unknown name, a module that can't be imported, or an attribute that
+        is missing or no EnvSpec.
+
+    Example:
+      >>> load_env("calculator").best_reward
+      1.0
+    """
+    if name in BUILTIN:
+        return BUILTIN[name]
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise ValueError(_unknown_name(name))
+    found = _attributes(name, module_name).get(attribute)
+    if not isinstance(found, EnvSpec):
+        what = "missing" if found is None else f"of type {type(found).__name__}"
+        raise ValueError(
+            f"env.name must point at an EnvSpec; in {name!r} the attribute {attribute!r} "
+            f"is {what}; define {attribute} = EnvSpec(...) in {module_name}"
+        )
+    return found
+
+
+def _attributes(name: str, module_name: str) -> dict[str, object]:
+    try:
+        return vars(importlib.import_module(module_name))
+    except ImportError as error:
+        raise ValueError(
+            f"env.name {name!r} can't be imported: {error}; "
+            "install the package, or run from the folder that holds it"
+        ) from error
+
+
+def _unknown_name(name: str) -> str:
+    close = difflib.get_close_matches(name, BUILTIN, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    known = ", ".join(BUILTIN)
+    return f"unknown env.name {name!r}; {hint}use {known}, or package.module:attribute"

@@ -1,0 +1,134 @@
+"""Type hints as JSON schema, and values checked against them.
+
+Invariant: a value that `convert` returns has the hinted type; a value that doesn't fit is a
+`ArgumentError` with a message for the model, never another exception.
+"""
+
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, Union
+
+_NAMES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_SUPPORTED = "str, int, float, bool, list[...], dict, Literal[...], or one of these | None"
+
+
+class ArgumentError(ValueError):
+    """A value doesn't fit its type; the message is for the model."""
+
+
+def json_schema(hint: Any) -> Mapping[str, Any]:
+    """Return the JSON schema of a type.
+
+    Raises:
+      TypeError: for a type that a model can't write as JSON.
+
+    Example:
+      >>> json_schema(list[int])
+      {'type': 'array', 'items': {'type': 'integer'}}
+    """
+    if hint in _NAMES:
+        return {"type": _NAMES[hint]}
+    if _is_dict(hint):
+        return {"type": "object"}
+    if hint is list:
+        return {"type": "array"}
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is list:
+        return {"type": "array", "items": json_schema(arguments[0])}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if inner := _optional(hint):
+        return {"anyOf": [json_schema(inner[0]), {"type": "null"}]}
+    raise TypeError(f"a tool's parameter must be {_SUPPORTED}; got {hint!r}")
+
+
+def convert(value: Any, hint: Any) -> Any:
+    """Return a JSON value as the hinted type; an integer is a valid float, nothing else bends.
+
+    Raises:
+      ArgumentError: where it doesn't fit.
+
+    Example:
+      >>> convert(2, float)
+      2.0
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if inner := _optional(hint):
+        return None if value is None else convert(value, inner[0])
+    if origin is list and isinstance(value, list):
+        return [convert(item, arguments[0]) for item in value]
+    if origin is Literal and any(value == a and type(value) is type(a) for a in arguments):
+        return value
+    if hint is float and type(value) is int:
+        return _as_float(value)
+    if hint in _NAMES and type(value) is hint:
+        return value
+    if (hint is list or _is_dict(hint)) and isinstance(value, origin or hint):
+        return value
+    raise ArgumentError(f"must be {describe(hint)}, got {_short(value)}")
+
+
+def convert_text(text: str, hint: Any) -> Any:
+    """Return raw text as the hinted type: a string as it is, all others read as JSON.
+
+    Raises:
+      ArgumentError: where it doesn't fit.
+
+    Example:
+      >>> convert_text(" 12 ", int), convert_text("12", str)
+      (12, '12')
+    """
+    inner = _optional(hint)
+    if hint is str or (inner and inner[0] is str):
+        return text
+    if typing.get_origin(hint) is Literal and text in typing.get_args(hint):
+        return text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):  # brackets nested thousands deep end in the latter
+        raise ArgumentError(f"must be {describe(hint)}, got {_short(text)}") from None
+    return convert(value, hint)
+
+
+def describe(hint: Any) -> str:
+    """Name a type in words that a model can act on.
+
+    Example:
+      >>> describe(Literal["up", "down"])
+      "one of 'up', 'down'"
+    """
+    if hint in _NAMES:
+        return _NAMES[hint]
+    if typing.get_origin(hint) is Literal:
+        return "one of " + ", ".join(repr(value) for value in typing.get_args(hint))
+    if inner := _optional(hint):
+        return f"{describe(inner[0])} or null"
+    if typing.get_origin(hint) is list:
+        return f"a list of {describe(typing.get_args(hint)[0])}"
+    return "an object" if _is_dict(hint) else "a list"
+
+
+def _optional(hint: Any) -> tuple[Any, ...]:
+    """Return the X of `X | None` in a tuple, an empty one for other types."""
+    if typing.get_origin(hint) not in (Union, types.UnionType):
+        return ()
+    inner = tuple(kind for kind in typing.get_args(hint) if kind is not type(None))
+    return inner if len(inner) == 1 else ()
+
+
+def _is_dict(hint: Any) -> bool:
+    return hint is dict or typing.get_origin(hint) is dict
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ArgumentError("must be a number below 1e308") from None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,174 @@
+"""Tools from typed functions.
+
+Invariant: whatever the policy writes, a call returns a `ToolResult`. A wrong call is an answer
+that a model can learn from. An exception in the tool's own code is a fault of the
+infrastructure and goes on up, unless the function raises `ToolError` to tell the model.
+"""
+
+import inspect
+import json
+import re
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import trio
+
+from .messages import ToolCall
+from .schema import ArgumentError, convert, convert_text, json_schema
+
+
+class ToolError(Exception):
+    """Raised by a tool's function: the text is the result that the policy reads."""
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a tool answered.
+
+    Attributes:
+      content: the text for the policy.
+      is_error: the call was wrong, or the tool refused it.
+    """
+
+    content: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that a policy may call.
+
+    Attributes:
+      description: the docstring without its sections.
+      parameters: the JSON schema of the arguments, an object.
+      types: the parameters' type hints, in order.
+      in_thread: a synchronous function runs in a worker thread; others run in place and
+        must be quick, as every episode waits for them.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    types: Mapping[str, Any]
+    function: Callable[..., Any]
+    in_thread: bool = False
+
+    async def __call__(self, call: ToolCall) -> ToolResult:
+        """Answer one call. Only an exception of the function other than ToolError is raised."""
+        try:
+            return ToolResult(_as_text(await self._run(self._arguments(call))))
+        except _CallError as error:
+            return ToolResult(f"{self.name}: {error}", is_error=True)
+        except ToolError as error:
+            return ToolResult(str(error), is_error=True)
+
+    def _arguments(self, call: ToolCall) -> dict[str, Any]:
+        if call.status == "malformed":
+            raise _CallError(f"malformed call; write {self._usage()}")
+        if call.argument is not None:
+            return self._from_text(call.argument)
+        if unknown := sorted(set(call.arguments) - set(self.types)):
+            raise _CallError(f"unknown argument {unknown[0]!r}; write {self._usage()}")
+        required: list[str] = self.parameters["required"]
+        if missing := [name for name in required if name not in call.arguments]:
+            raise _CallError(f"missing argument {missing[0]!r}; write {self._usage()}")
+        return {name: self._value(name, value) for name, value in call.arguments.items()}
+
+    def _from_text(self, text: str) -> dict[str, Any]:
+        if not self.types and not text.strip():
+            return {}
+        if len(self.types) != 1:
+            raise _CallError(f"takes {len(self.types)} arguments by name; write {self._usage()}")
+        (name,) = self.types
+        return {name: self._value(name, text, from_text=True)}
+
+    def _value(self, name: str, value: Any, *, from_text: bool = False) -> Any:
+        try:
+            return (convert_text if from_text else convert)(value, self.types[name])
+        except ArgumentError as error:
+            raise _CallError(f"argument {name!r} {error}") from None
+
+    async def _run(self, arguments: Mapping[str, Any]) -> Any:
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(**arguments)
+        if self.in_thread:
+            return await trio.to_thread.run_sync(partial(self.function, **arguments))
+        return self.function(**arguments)
+
+    def _usage(self) -> str:
+        return f"{self.name}({', '.join(self.types)})"
+
+
+def tool(function: Callable[..., Any], *, in_thread: bool = False) -> Tool:
+    """Make a tool from a function, synchronous or async.
+
+    The name is the function's, the schema comes from its type hints and defaults, the
+    descriptions from its docstring (a section `Args:` describes the parameters).
+
+    A call `name(text)` without named arguments gives its text to the only parameter,
+    converted to its type. A result that is no string is written as JSON.
+
+    Args:
+      function: all parameters typed as `str`, `int`, `float`, `bool`, `list[...]`, `dict`,
+        `Literal[...]`, or one of these `| None`.
+      in_thread: run a synchronous function that blocks in a worker thread.
+
+    Raises:
+      TypeError: for a parameter without a type, or of a type that is not in the list.
+
+    Example:
+      >>> def double(number: int) -> int:
+      ...     '''Return twice the number.'''
+      ...     return 2 * number
+      >>> trio.run(tool(double), ToolCall("double", argument="21"))
+      ToolResult(content='42', is_error=False)
+      >>> trio.run(tool(double), ToolCall("double", argument="x")).content
+      "double: argument 'number' must be integer, got 'x'"
+    """
+    name = function.__name__
+    types = _parameter_types(function)
+    description, notes = _read_docstring(inspect.getdoc(function) or "")
+    signature = inspect.signature(function).parameters
+    properties = {
+        key: {**json_schema(hint), **({"description": notes[key]} if key in notes else {})}
+        for key, hint in types.items()
+    }
+    required = [key for key in types if signature[key].default is inspect.Parameter.empty]
+    schema = {"type": "object", "properties": properties, "required": required}
+    return Tool(name, description, schema, types, function, in_thread)
+
+
+class _CallError(Exception):
+    """The call itself is wrong; the text, after the tool's name, is the answer."""
+
+
+def _parameter_types(function: Callable[..., Any]) -> dict[str, Any]:
+    hints = typing.get_type_hints(function)
+    types = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if not by_name or name not in hints:
+            raise TypeError(
+                f"the tool {function.__name__!r} needs a type hint for every parameter and none "
+                f"that is positional-only, * or **; see {str(parameter)!r}"
+            )
+        types[name] = hints[name]
+    return types
+
+
+def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Split a docstring into its description and its notes on parameters."""
+    description, *sections = re.split(r"^([A-Z]\w+):[ \t]*$", text, flags=re.MULTILINE)
+    by_title = dict(zip(sections[::2], sections[1::2], strict=True))
+    notes: dict[str, str] = {}
+    for entry in re.split(r"\n(?=\s*\w+(?: \([^)]*\))?: )", by_title.get("Args", "")):
+        if found := re.match(r"\s*(\w+)(?: \([^)]*\))?: (.*)", entry, flags=re.DOTALL):
+            notes[found.group(1)] = " ".join(found.group(2).split())
+    return " ".join(description.split()), notes
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
