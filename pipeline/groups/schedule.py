@@ -1,0 +1,41 @@
+"""The settings of the schedule: the bounds of `policy_version`, checked together."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import ConfigError
+from .policy_version import check_schedule
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How far the data may lag behind the policy that it trains."""
+
+    batch_groups: int
+    """Groups per update (B), >= 1."""
+    max_mean_lag: int = 1
+    """Bound of the mean lag in versions (eta), >= publish_every - 1; 0 is exactly on-policy."""
+    max_lag: int = 4
+    """Bound of every group's lag in versions (K), >= max_mean_lag; older groups are dropped."""
+    publish_every: int = 1
+    """Updates between two publishes of the weights (m), >= 1."""
+    max_reissues: int = 2
+    """How often the task of a group that grew too old is started again, >= 0."""
+    equal_rewards: Literal["keep", "drop"] = "keep"
+    """Groups whose rewards are all equal, and so teach nothing: keep them or drop them."""
+
+    def __post_init__(self) -> None:
+        error = check_schedule(
+            batch_groups=self.batch_groups,
+            max_mean_lag=self.max_mean_lag,
+            max_lag=self.max_lag,
+            publish_every=self.publish_every,
+        )
+        if self.max_reissues < 0:
+            error = f"max_reissues must be >= 0, got {self.max_reissues}"
+            error += "; set --schedule.max-reissues"
+        if self.equal_rewards not in ("keep", "drop"):
+            error = f"equal_rewards must be 'keep' or 'drop', got {self.equal_rewards!r}"
+            error += "; set --schedule.equal-rewards"
+        if error is not None:
+            raise ConfigError(error)
