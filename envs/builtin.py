@@ -19,7 +19,7 @@ BUILTIN = {"calculator": calculator.SPEC, "guess_number": guess_number.SPEC}
 class EnvConfig:
     """Which environment a run uses."""
 
-    name: str
+    name: str = "calculator"
     """A built-in environment, or `package.module:attribute` of an EnvSpec."""
     latency: LatencyConfig = field(default_factory=LatencyConfig)
     """How long the environment takes to answer."""

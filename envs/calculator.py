@@ -65,12 +65,14 @@ class CalculatorEnv:
         """Nothing to close."""
 
     async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
+        """Ask for the sum; the seed changes nothing."""
         self._answer = str(task.data["left"] + task.data["right"])
         self._calls = 0
         self._tool_used = False
         return (_question(task),)
 
     async def step(self, message: Message) -> StepResult:
+        """Answer a tool call, or score the final answer."""
         if not message.tool_calls:
             return self._end(success=message.content == self._answer)
         self._calls += 1

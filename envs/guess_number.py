@@ -49,11 +49,13 @@ class GuessNumberEnv:
         """Nothing to close."""
 
     async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
+        """Hide the secret; the seed changes nothing."""
         self._secret = task.data["secret"]
         self._guesses = 0
         return (_START,)
 
     async def step(self, message: Message) -> StepResult:
+        """Compare one guess with the secret."""
         if len(message.content) != 1 or message.content not in LETTERS:
             return self._end(success=False)
         self._guesses += 1

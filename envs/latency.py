@@ -42,12 +42,14 @@ class LatencyConfig:
     def __post_init__(self) -> None:
         for name, value in (("mean", self.mean_seconds), ("max", self.max_seconds)):
             if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"latency.{name}_seconds must be finite and >= 0, got {value}")
+                raise ValueError(
+                    f"env.latency.{name}_seconds must be finite and >= 0, got {value}"
+                )
         if self.kind == "lognormal" and not (math.isfinite(self.sigma) and self.sigma >= 0):
-            raise ValueError(f"latency.sigma must be finite and >= 0, got {self.sigma}")
+            raise ValueError(f"env.latency.sigma must be finite and >= 0, got {self.sigma}")
         if self.kind == "pareto" and not (math.isfinite(self.alpha) and self.alpha > 1):
             raise ValueError(
-                f"latency.alpha must be finite and > 1, where the mean exists, got {self.alpha}"
+                f"env.latency.alpha must be finite and > 1, else there is no mean, got {self.alpha}"
             )
         if self.kind == "bimodal":
             self._check_tail()
@@ -55,13 +57,13 @@ class LatencyConfig:
     def _check_tail(self) -> None:
         if not 0 <= self.tail_probability < 1:
             raise ValueError(
-                f"latency.tail_probability must be >= 0 and < 1, got {self.tail_probability}"
+                f"env.latency.tail_probability must be >= 0 and < 1, got {self.tail_probability}"
             )
         tail_mean = self.tail_probability * self.tail_seconds
         if not 0 <= tail_mean <= self.mean_seconds:
             raise ValueError(
-                "latency.tail_probability * latency.tail_seconds must be >= 0 and at most "
-                f"latency.mean_seconds = {self.mean_seconds}, got {tail_mean}; raise mean_seconds"
+                "env.latency.tail_probability * tail_seconds must be >= 0 and <= mean_seconds "
+                f"({self.mean_seconds}), got {tail_mean}; raise --env.latency.mean-seconds"
             )
 
 

@@ -14,6 +14,8 @@ from ..errors import ConfigError
 from .tokenizer import END, SPECIALS, CharacterTokenizer
 from .toolcalls import parse_tool_call
 
+PRINTABLE_ASCII = "\n" + "".join(map(chr, range(32, 127)))
+
 
 class Renderer(Protocol):
     """What the pipeline needs of a chat format. Pure: equal arguments, equal ids."""
@@ -68,7 +70,7 @@ class Renderer(Protocol):
 class TextConfig:
     """The alphabet of a character-level run."""
 
-    characters: str
+    characters: str = PRINTABLE_ASCII
     """All characters that the policy may read or write, each once."""
     words: tuple[str, ...] = ()
     """Texts that are one token each in the policy's and the tools' messages."""
@@ -92,7 +94,7 @@ class CharacterRenderer:
 
     A character outside the alphabet is a ConfigError in `prompt` and `turn`, where it comes
     from the user's tasks and demonstrations, and the token `<unknown>` in `delta`, where it
-    comes from an environment in the middle of a run.
+    comes from a tool in the middle of a run and must not end it.
 
     Example:
       >>> renderer = CharacterRenderer(TextConfig("0123456789+"))
@@ -115,13 +117,16 @@ class CharacterRenderer:
 
     @property
     def vocab_size(self) -> int:
+        """All ids are below this."""
         return self._tokenizer.vocab_size
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
+        """The id of `<end>` and those of the stop characters."""
         return self._stop_ids
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of a whole conversation; ConfigError for an unknown character."""
         ids = []
         for message in messages:
             ids.append(self._roles[message.role])
@@ -133,6 +138,7 @@ class CharacterRenderer:
         return ids
 
     def delta(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of new messages; an unknown character becomes `<unknown>`."""
         ids = []
         for message in messages:
             if message.role == "assistant":
@@ -143,6 +149,7 @@ class CharacterRenderer:
         return ids
 
     def turn(self, message: Message) -> list[int]:
+        """Return the ids of a scripted turn; ConfigError where sampling can't give them."""
         if message.role != "assistant":
             raise ValueError(f"turn takes an assistant message, got role {message.role!r}")
         ids = self._tokenizer.encode(message.content)
@@ -156,6 +163,7 @@ class CharacterRenderer:
         return ids
 
     def parse(self, ids: Sequence[int]) -> Message:
+        """Return the message that sampled ids spell, with its tool call if it makes one."""
         body = ids[:-1] if len(ids) and ids[-1] == self._end else ids
         content = self._tokenizer.decode(body)
         call = parse_tool_call(content)
@@ -167,6 +175,7 @@ class CharacterRenderer:
         return Message("assistant", content, (call,))
 
     def text(self, ids: Sequence[int]) -> str:
+        """Return the ids as text, special tokens by name."""
         return self._tokenizer.decode(ids)
 
 
