@@ -1,0 +1,1 @@
+"""Training without rollouts: warm starts on scripted conversations."""

@@ -1,0 +1,82 @@
+"""The learner's settings and its optimizer: AdamW after clipping by the global norm."""
+
+from dataclasses import dataclass
+
+import optax
+
+from ..errors import ConfigError
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """How a batch becomes an update."""
+
+    learning_rate: float = 1e-6
+    """Of AdamW; constant after the warm-up."""
+    warmup_steps: int = 0
+    """Optimizer steps over which the learning rate rises linearly from 0."""
+    epochs: int = 1
+    """Optimizer steps on each batch."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this global norm."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay; 0 is usual in RL."""
+    beta1: float = 0.9
+    """Adam's decay of the gradient's mean."""
+    beta2: float = 0.999
+    """Adam's decay of the gradient's square."""
+    adam_epsilon: float = 1e-8
+    """Adam's epsilon."""
+    microbatches: int = 8
+    """A batch is at most so many microbatches; a smaller batch costs only what it uses."""
+    microbatch_rows: int = 16
+    """Packed rows that go through the model at once: bounds memory."""
+    row_tokens: int = 512
+    """Tokens of a packed row; at least the longest episode."""
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "max_grad_norm", "adam_epsilon"):
+            _check(name, getattr(self, name), getattr(self, name) > 0, "> 0")
+        for name in ("warmup_steps", "weight_decay"):
+            _check(name, getattr(self, name), getattr(self, name) >= 0, ">= 0")
+        for name in ("beta1", "beta2"):
+            _check(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
+        for name in ("epochs", "microbatches", "microbatch_rows"):
+            _check(name, getattr(self, name), getattr(self, name) >= 1, ">= 1")
+        _check("row_tokens", self.row_tokens, self.row_tokens >= 2, ">= 2")
+
+    @property
+    def batch_shape(self) -> tuple[int, int, int]:
+        """A, R, T: the shape of all token arrays of a batch."""
+        return (self.microbatches, self.microbatch_rows, self.row_tokens)
+
+
+def make_optimizer(config: LearnerConfig) -> optax.GradientTransformation:
+    """Build the optimizer: `(gradients, state, params) -> (updates, state)`, pure.
+
+    Reference: Loshchilov & Hutter 2019 (AdamW), algorithm 2; Pascanu et al. 2013 (clipping).
+    """
+    return optax.chain(
+        optax.clip_by_global_norm(config.max_grad_norm),
+        optax.adamw(
+            _learning_rate(config),
+            b1=config.beta1,
+            b2=config.beta2,
+            eps=config.adam_epsilon,
+            weight_decay=config.weight_decay,
+        ),
+    )
+
+
+def _learning_rate(config: LearnerConfig) -> optax.ScalarOrSchedule:
+    if config.warmup_steps == 0:
+        return config.learning_rate
+    # The first step already moves: step n of the warm-up uses n / warmup_steps.
+    first = config.learning_rate / config.warmup_steps
+    return optax.linear_schedule(first, config.learning_rate, config.warmup_steps - 1)
+
+
+def _check(name: str, value: float, allowed: bool, condition: str) -> None:
+    if not allowed:
+        flag = name.replace("_", "-")
+        raise ConfigError(f"learner.{name} must be {condition}, got {value}; set --learner.{flag}")

@@ -1,0 +1,198 @@
+"""The learner as a stage: updates run on a device thread, trio only waits for them.
+
+Invariants: one update at a time, in the order asked; every program is compiled before the
+first update, for one shape, so none is ever compiled later; the state is donated, so there is
+one copy of parameters and optimizer state.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ..algorithms.losses import TokenLoss
+from ..device_thread import DeviceThread
+from ..types import TrainBatch
+from .logprobs import Forward, batch_logprobs
+from .state import LearnerState, Params, init_state
+from .step import Anchors, Metrics, train_step
+
+_DTYPES = TrainBatch(
+    tokens=np.int32,
+    segment_ids=np.int32,
+    positions=np.int32,
+    loss_mask=np.bool_,
+    rollout_logprobs=np.float32,
+    advantages=np.float32,
+    microbatches=np.int32,
+)
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """What one update does, as functions and plain numbers.
+
+    Attributes:
+      forward: the model; see `Forward`.
+      loss: the loss per token.
+      optimizer: its state belongs to one learner.
+      batch_shape: A, R, T of every batch; `LearnerConfig.batch_shape`.
+      epochs: optimizer steps on each batch.
+      temperature: the one that the tokens are sampled with.
+      old_logprobs: "recompute" scores the batch with the parameters at the start of the
+        update; "rollout" takes what the sampler recorded.
+      keep_reference: score each batch also with the parameters that the learner started
+        from (for a divergence term); costs a copy of them and a forward pass an update.
+    """
+
+    forward: Forward
+    loss: TokenLoss
+    optimizer: optax.GradientTransformation
+    batch_shape: tuple[int, int, int]
+    epochs: int = 1
+    temperature: float = 1.0
+    old_logprobs: Literal["recompute", "rollout"] = "recompute"
+    keep_reference: bool = False
+
+
+class Learner:
+    """Holds a `LearnerState` and updates it, batch by batch.
+
+    Example:
+      learner = Learner(params, rule, device)
+      await learner.compile()
+      metrics = await learner.update(batch)
+    """
+
+    def __init__(self, params: Params, rule: UpdateRule, device: DeviceThread) -> None:
+        """Start from `params` (copied) with a fresh optimizer state.
+
+        Args:
+          device: the thread that runs all JAX calls; it must be serving when methods are awaited.
+        """
+        self._rule = rule
+        self._device = device
+        own = jax.tree.map(jnp.copy, params)
+        self._state = init_state(own, rule.optimizer)
+        self._reference = jax.tree.map(jnp.copy, params) if rule.keep_reference else None
+        self._step: Callable[..., tuple[LearnerState, Metrics]] | None = None
+        self._score: Callable[..., jax.Array] | None = None
+        self._busy_seconds = 0.0
+
+    @property
+    def params(self) -> Params:
+        """The parameters after the last update.
+
+        The next update deletes these buffers: read them on the device thread, or before it
+        starts. `publish` copies, so awaiting it before the next update is enough.
+        """
+        return self._state.params
+
+    @property
+    def state(self) -> LearnerState:
+        """The whole state, under the same condition as `params`."""
+        return self._state
+
+    @property
+    def batch_shape(self) -> tuple[int, int, int]:
+        """A, R, T of the batches that `update` takes."""
+        return self._rule.batch_shape
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time spent in updates so far, compilation left out."""
+        return self._busy_seconds
+
+    async def compile(self) -> None:
+        """Compile all programs; the first update calls it where nobody else did."""
+        if self._step is None:
+            await self._device.run(self._compile)
+
+    async def update(self, batch: TrainBatch) -> dict[str, float]:
+        """Train `epochs` times on one batch.
+
+        If the caller is cancelled the update still ends, and its metrics are lost.
+
+        Args:
+          batch: NumPy or JAX arrays of exactly the rule's shape.
+
+        Returns:
+          The metrics of the last epoch, but the mismatch between learner and sampler of the
+          first: it is about the policy that came in.
+
+        Raises:
+          ValueError: the batch has another shape than the compiled programs.
+        """
+        _check_shape(batch, self._rule.batch_shape)
+        await self.compile()
+        return await self._device.run(partial(self._update, batch))
+
+    def _compile(self) -> None:
+        rule = self._rule
+        batch = _empty_batch(rule.batch_shape)
+        logprobs = jnp.zeros(rule.batch_shape, jnp.float32)
+        step = partial(
+            train_step,
+            forward=rule.forward,
+            loss=rule.loss,
+            optimizer=rule.optimizer,
+            temperature=rule.temperature,
+        )
+        score = partial(batch_logprobs, forward=rule.forward, temperature=rule.temperature)
+        lowered = jax.jit(step, donate_argnums=0).lower(
+            self._state, batch, Anchors(logprobs, logprobs)
+        )
+        self._step = lowered.compile()
+        if rule.old_logprobs == "recompute" or rule.keep_reference:
+            self._score = jax.jit(score).lower(self._state.params, batch).compile()
+
+    def _update(self, batch: TrainBatch) -> dict[str, float]:
+        assert self._step is not None
+        started = time.perf_counter()
+        batch = jax.device_put(jax.tree.map(np.asarray, batch, _DTYPES))
+        anchors = self._anchors(batch)
+        epochs = []
+        for _ in range(self._rule.epochs):
+            self._state, metrics = self._step(self._state, batch, anchors)
+            epochs.append(metrics)
+        first, last = jax.device_get((epochs[0], epochs[-1]))  # waits for the device
+        self._busy_seconds += time.perf_counter() - started
+        return {
+            name: float((first if name.startswith("mismatch") else last)[name]) for name in last
+        }
+
+    def _anchors(self, batch: TrainBatch) -> Anchors:
+        old = ref = batch.rollout_logprobs
+        if self._score is not None and self._rule.old_logprobs == "recompute":
+            old = self._score(self._state.params, batch)
+        if self._score is not None and self._reference is not None:
+            ref = self._score(self._reference, batch)
+        return Anchors(old, ref)
+
+
+def _empty_batch(shape: tuple[int, int, int]) -> TrainBatch:
+    """Make a batch of nothing, which shows the compiler shapes and types."""
+    fields = {
+        name: jnp.zeros(() if name == "microbatches" else shape, dtype)
+        for name, dtype in _DTYPES._asdict().items()
+    }
+    return TrainBatch(**fields)
+
+
+def _check_shape(batch: TrainBatch, shape: tuple[int, int, int]) -> None:
+    found = {name: np.shape(array) for name, array in batch._asdict().items()}
+    expected = {name: () if name == "microbatches" else shape for name in found}
+    if found != expected:
+        raise ValueError(
+            f"arrays of a batch must have the shape {shape} that the learner was compiled for, "
+            f"got {found}; pack with LearnerConfig.batch_shape"
+        )
+    used = int(batch.microbatches)
+    if not 0 <= used <= shape[0]:
+        raise ValueError(f"microbatches must be in 0..{shape[0]}, got {used}")
