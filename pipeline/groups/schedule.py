@@ -11,7 +11,7 @@ from .policy_version import check_schedule
 class Schedule:
     """How far the data may lag behind the policy that it trains."""
 
-    batch_groups: int
+    batch_groups: int = 16
     """Groups per update (B), >= 1."""
     max_mean_lag: int = 1
     """Bound of the mean lag in versions (eta), >= publish_every - 1; 0 is exactly on-policy."""

@@ -1,0 +1,138 @@
+"""Whole groups become one packed batch with advantages.
+
+A group's advantages depend on its own rewards only, so neither the batch's other groups nor the
+packing changes them; every token of every group is in the batch exactly once.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..types import Bools, Float32s, TrainBatch, Trajectory, TrajectoryGroup
+from .packing import PackItem, microbatches_needed, pack
+from .policy_version import lag
+
+__all__ = [
+    "Advantage",
+    "BatchStatistics",
+    "PackItem",
+    "form_batch",
+    "microbatches_needed",
+    "pack",
+]
+
+Advantage = Callable[[Float32s, Bools], Any]  # (rewards f32[G], present bool[G]) -> f32[G]
+
+
+@dataclass(frozen=True)
+class BatchStatistics:
+    """What is in one batch. Means are over trajectories, those of lags over groups.
+
+    Attributes:
+      useful_trajectories: those with an advantage other than 0.
+      tokens: all tokens, prompts and observations included.
+      sampled_tokens: those in the loss.
+      padding_share: share of the tokens of the microbatches in use that are padding, 0..1.
+      success_mean: mean of `info["success"]` where an environment reports it, else None.
+      lag_mean: versions; the batch's number minus a group's oldest version.
+      in_flight_mean: the part of the lag that arose while the group was running, in versions;
+        the rest arose while it waited.
+    """
+
+    groups: int
+    trajectories: int
+    useful_trajectories: int
+    tokens: int
+    sampled_tokens: int
+    padding_share: float
+    reward_mean: float
+    success_mean: float | None
+    lag_mean: float
+    lag_max: int
+    in_flight_mean: float
+
+
+def form_batch(
+    groups: Sequence[TrajectoryGroup],
+    advantage: Advantage,
+    *,
+    batch: int,
+    group_size: int,
+    microbatches: int,
+    rows: int,
+    row_tokens: int,
+) -> tuple[TrainBatch, BatchStatistics]:
+    """Compute each group's advantages and pack all trajectories into rows.
+
+    Args:
+      groups: >= 1 of them.
+      advantage: called once a group with NumPy arrays; `present` is false, and the reward 0,
+        where a group has fewer than `group_size` members.
+      batch: d, the batch's number, which is the version that it will be applied to.
+      group_size: G, the most members of a group.
+      microbatches: A, as in `pack`; the next two also.
+      rows: R.
+      row_tokens: T.
+
+    Raises:
+      ConfigError: where the trajectories do not fit into the batch's shape.
+      ValueError: for no group, or one with no or more than `group_size` members.
+    """
+    if not groups:
+        raise ValueError("a batch needs at least one group")
+    advantages = [group_advantages(group, advantage, group_size=group_size) for group in groups]
+    items = [
+        _pack_item(trajectory, value)
+        for group, values in zip(groups, advantages, strict=True)
+        for trajectory, value in zip(group.trajectories, values, strict=True)
+    ]
+    packed = pack(items, microbatches=microbatches, rows=rows, row_tokens=row_tokens)
+    useful = sum(int(np.count_nonzero(values)) for values in advantages)
+    return packed, _describe(groups, packed, batch=batch, useful=useful)
+
+
+def group_advantages(group: TrajectoryGroup, advantage: Advantage, *, group_size: int) -> Float32s:
+    """Return the advantages of the group's trajectories, f32[members], members <= G."""
+    members = len(group.trajectories)
+    if not 1 <= members <= group_size:
+        raise ValueError(f"group {group.index} has {members} members, allowed are 1..{group_size}")
+    rewards = np.zeros(group_size, np.float32)
+    rewards[:members] = [trajectory.reward for trajectory in group.trajectories]
+    present = np.arange(group_size) < members
+    return np.asarray(advantage(rewards, present), np.float32)[:members]
+
+
+def _pack_item(trajectory: Trajectory, advantage: float) -> PackItem:
+    return PackItem(
+        tokens=trajectory.tokens,
+        loss_mask=trajectory.loss_mask,
+        rollout_logprobs=trajectory.rollout_logprobs,
+        advantages=np.full(len(trajectory.tokens), advantage, np.float32),
+    )
+
+
+def _describe(
+    groups: Sequence[TrajectoryGroup], packed: TrainBatch, *, batch: int, useful: int
+) -> BatchStatistics:
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    successes = [t.info["success"] for t in trajectories if "success" in t.info]
+    lags = [lag(group.oldest_version, batch) for group in groups]
+    in_flight = [group.newest_version - group.oldest_version for group in groups]
+    tokens = sum(len(trajectory.tokens) for trajectory in trajectories)
+    _, rows, row_tokens = packed.tokens.shape
+    return BatchStatistics(
+        groups=len(groups),
+        trajectories=len(trajectories),
+        useful_trajectories=useful,
+        tokens=tokens,
+        sampled_tokens=int(packed.loss_mask.sum()),
+        padding_share=1 - tokens / (int(packed.microbatches) * rows * row_tokens),
+        reward_mean=statistics.fmean(trajectory.reward for trajectory in trajectories),
+        success_mean=statistics.fmean(successes) if successes else None,
+        lag_mean=statistics.fmean(lags),
+        lag_max=max(lags),
+        in_flight_mean=statistics.fmean(in_flight),
+    )

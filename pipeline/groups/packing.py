@@ -1,0 +1,196 @@
+"""First-fit-decreasing packing of sequences into rows of one fixed shape.
+
+A row holds whole sequences, one after the other; none is cut, none is lost, and the places of
+all are decided by the lengths alone. NumPy only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError
+from ..types import Bools, Float32s, Int32s, TrainBatch
+
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class PackItem:
+    """One sequence of a batch; all arrays have the same length n >= 1.
+
+    Attributes:
+      tokens: i32[n].
+      loss_mask: bool[n].
+      rollout_logprobs: f32[n].
+      advantages: f32[n]; for supervised training the tokens' loss weights.
+
+    Raises:
+      ValueError: for no tokens, or lengths that differ.
+    """
+
+    tokens: Int32s
+    loss_mask: Bools
+    rollout_logprobs: Float32s
+    advantages: Float32s
+
+    def __post_init__(self) -> None:
+        lengths = (
+            len(self.tokens),
+            len(self.loss_mask),
+            len(self.rollout_logprobs),
+            len(self.advantages),
+        )
+        if len(set(lengths)) != 1 or lengths[0] == 0:
+            raise ValueError(
+                "tokens, loss_mask, rollout_logprobs and advantages must have one length >= 1, "
+                f"got {lengths}"
+            )
+
+
+def microbatches_needed(max_items: int, max_tokens: int, rows: int, row_tokens: int) -> int:
+    """Return a number of microbatches that always suffices for `pack`; no smaller one does.
+
+    Proof. Let c = floor(row_tokens / max_tokens). When the last row was opened, for an item of
+    s <= max_tokens tokens, each earlier row had less than s tokens free, hence more than
+    row_tokens - max_tokens in use, hence more than row_tokens / max_tokens - 1 items: at least
+    c. So r rows hold at least (r - 1) * c + 1 items, and r <= ceil(max_items / c). Items that
+    all have max_tokens need as many.
+
+    Args:
+      max_items: sequences of one batch, >= 0.
+      max_tokens: tokens of the longest sequence, >= 1.
+      rows: R, rows of a microbatch, >= 1.
+      row_tokens: T, tokens of a row.
+
+    Raises:
+      ConfigError: if a sequence of `max_tokens` does not fit into a row.
+
+    Example:
+      >>> microbatches_needed(max_items=480, max_tokens=25, rows=8, row_tokens=256)
+      6
+    """
+    if row_tokens < max_tokens:
+        raise ConfigError(_too_long(max_tokens, row_tokens))
+    rows_needed = _ceil_div(max_items, row_tokens // max_tokens)
+    return _ceil_div(rows_needed, rows)
+
+
+def pack(
+    items: Sequence[PackItem], *, microbatches: int, rows: int, row_tokens: int
+) -> TrainBatch:
+    """Pack sequences into `microbatches` x `rows` rows of `row_tokens` tokens.
+
+    The microbatches in use come first, as few as first-fit-decreasing allows, and their
+    numbers of filled rows differ by at most one. Padding is 0 everywhere.
+
+    Args:
+      items: the sequences, in any order, possibly none.
+      microbatches: A. See `microbatches_needed`.
+      rows: R.
+      row_tokens: T.
+
+    Raises:
+      ConfigError: for a sequence longer than a row, or more sequences than the rows hold.
+
+    Reference: Johnson 1973, Near-optimal bin packing algorithms (first-fit-decreasing).
+    """
+    lengths = np.array([len(item.tokens) for item in items], np.int64)
+    if len(items) and lengths.max() > row_tokens:
+        raise ConfigError(_too_long(int(lengths.max()), row_tokens))
+    placement = _first_fit_decreasing(lengths, row_tokens)
+    used = _ceil_div(placement.bins, rows)
+    if used > microbatches:
+        raise ConfigError(
+            f"{len(items)} sequences of {int(lengths.sum())} tokens need {used} microbatches of "
+            f"{rows} rows of {row_tokens} tokens, there are {microbatches}; allow for "
+            f"microbatches_needed({len(items)}, {int(lengths.max())}, {rows}, {row_tokens})"
+        )
+    # The fullest rows are first; dealing them out in turn loads the microbatches evenly.
+    row = placement.bin % max(1, used) * rows + placement.bin // max(1, used)
+    layout = _Layout(
+        flat=_ranges(row * row_tokens + placement.start, lengths),
+        lengths=lengths,
+        shape=(microbatches, rows, row_tokens),
+    )
+    return TrainBatch(
+        tokens=layout.gather([item.tokens for item in items], np.int32),
+        segment_ids=layout.fill(np.repeat(placement.segment, lengths), np.int32),
+        positions=layout.fill(_ranges(np.zeros_like(lengths), lengths), np.int32),
+        loss_mask=layout.gather([item.loss_mask for item in items], np.bool_),
+        rollout_logprobs=layout.gather([item.rollout_logprobs for item in items], np.float32),
+        advantages=layout.gather([item.advantages for item in items], np.float32),
+        microbatches=np.array(used, np.int32),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Placement:
+    """Where each of N sequences goes: its bin, first token in it, and segment id from 1."""
+
+    bin: Int64s
+    start: Int64s
+    segment: Int64s
+    bins: int
+
+
+def _first_fit_decreasing(lengths: Int64s, capacity: int) -> _Placement:
+    """Put each sequence, longest first, into the first bin with room; ties in their order.
+
+    A bin without room for one length has none for the next sequence of the same length, so the
+    search goes on from there: plain integers are faster here than arrays.
+    """
+    bins, starts, segments = (np.zeros(len(lengths), np.int64) for _ in range(3))
+    free: list[int] = []
+    count: list[int] = []
+    bin_, last_length = 0, 0
+    for item in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[item])
+        bin_ = bin_ if length == last_length else 0
+        while bin_ < len(free) and free[bin_] < length:
+            bin_ += 1
+        if bin_ == len(free):
+            free.append(capacity)
+            count.append(0)
+        bins[item], starts[item] = bin_, capacity - free[bin_]
+        free[bin_] -= length
+        count[bin_] += 1
+        segments[item] = count[bin_]
+        last_length = length
+    return _Placement(bins, starts, segments, bins=len(free))
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Writes all sequences, joined, to their places `flat` in an array of `shape`."""
+
+    flat: Int64s
+    lengths: Int64s
+    shape: tuple[int, int, int]
+
+    def gather(self, parts: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+        return self.fill(np.concatenate(parts) if parts else np.zeros(0), dtype)
+
+    def fill(self, joined: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:
+        array: NDArray[Any] = np.zeros(self.shape, dtype)
+        array.reshape(-1)[self.flat] = joined
+        return array
+
+
+def _ranges(starts: Int64s, lengths: Int64s) -> Int64s:
+    """Join the ranges start, start + 1, … of the given lengths."""
+    offsets: Int64s = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    return offsets + np.arange(len(offsets))
+
+
+def _ceil_div(numerator: int, denominator: int) -> int:
+    return -(-numerator // denominator)
+
+
+def _too_long(tokens: int, row_tokens: int) -> str:
+    return (
+        f"a sequence of {tokens} tokens does not fit into a row of {row_tokens}; raise "
+        "--learner.row-tokens or lower --rollout.max-tokens"
+    )
