@@ -139,27 +139,23 @@ class _Placement:
 def _first_fit_decreasing(lengths: Int64s, capacity: int) -> _Placement:
     """Put each sequence, longest first, into the first bin with room; ties in their order.
 
-    A bin without room for one length has none for the next sequence of the same length, so the
-    search goes on from there: plain integers are faster here than arrays.
+    Sequences of one length go on filling the bin of the one before: earlier bins have no room.
     """
     bins, starts, segments = (np.zeros(len(lengths), np.int64) for _ in range(3))
-    free: list[int] = []
-    count: list[int] = []
-    bin_, last_length = 0, 0
+    free = np.full(len(lengths), capacity, np.int64)  # one bin each always suffices
+    bin_, room, count, last_length = 0, 0, [0] * len(lengths), 0
     for item in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[item])
-        bin_ = bin_ if length == last_length else 0
-        while bin_ < len(free) and free[bin_] < length:
-            bin_ += 1
-        if bin_ == len(free):
-            free.append(capacity)
-            count.append(0)
-        bins[item], starts[item] = bin_, capacity - free[bin_]
-        free[bin_] -= length
+        if length != last_length or room < length:
+            bin_ = int(np.argmax(free >= length))
+            room = int(free[bin_])
+        bins[item], starts[item] = bin_, capacity - room
         count[bin_] += 1
         segments[item] = count[bin_]
+        room -= length
+        free[bin_] = room
         last_length = length
-    return _Placement(bins, starts, segments, bins=len(free))
+    return _Placement(bins, starts, segments, bins=sum(number > 0 for number in count))
 
 
 @dataclass(frozen=True, eq=False)
