@@ -1,0 +1,177 @@
+"""Tasks in a shuffled, endless stream whose position can be saved and restored exactly.
+
+Each task comes exactly once an epoch; each epoch has its own order, decided by the seed. The
+stream is a cursor into a Grain `MapDataset`, which finds any index at once: no iterator, no
+thread, no buffer that a restart could lose. Grain takes over a second to import and imports
+JAX, so that is done when the first stream is made.
+"""
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..envs.base import Task
+from .errors import ConfigError
+
+
+@dataclass(frozen=True)
+class PromptsConfig:
+    """Where the training tasks come from, and in which order."""
+
+    path: str | None = None
+    """A JSONL file of tasks, one {"id": ..., ...} a line; default: the environment's own."""
+    num_tasks: int = 4096
+    """How many tasks to ask of the environment, >= 1; without effect on a file."""
+    shuffle: bool = True
+    """A new order each epoch; otherwise the given order, every time."""
+
+    def __post_init__(self) -> None:
+        if self.num_tasks < 1:
+            raise ConfigError(
+                f"num_tasks must be >= 1, got {self.num_tasks}; set --prompts.num-tasks"
+            )
+
+
+class _Indexed(Protocol):
+    def __getitem__(self, index: int, /) -> Task: ...
+
+
+class TaskStream:
+    """An endless stream of tasks.
+
+    A task's id gets the epoch appended, `"sum-3#0"`, `"sum-3#1"`, since the last tasks of an
+    epoch may still be running when the next one begins.
+
+    Example:
+      >>> stream = TaskStream([Task("a"), Task("b")], seed=0, shuffle=False)
+      >>> [stream.next().id for _ in range(3)]
+      ['a#0', 'b#0', 'a#1']
+    """
+
+    def __init__(self, tasks: Sequence[Task], *, seed: int, shuffle: bool = True) -> None:
+        """Start at the first task of epoch 0.
+
+        Args:
+          tasks: at least one, with unique ids.
+          seed: any integer; decides the order.
+          shuffle: whether the order differs from that of `tasks`, and by epoch.
+
+        Raises:
+          ConfigError: for no tasks or a repeated id.
+        """
+        ids = [task.id for task in tasks]
+        _check_ids(ids)
+        self._size = len(ids)
+        self._dataset = _dataset(tasks, seed=seed, shuffle=shuffle)
+        self._identity = {
+            "tasks": len(ids),
+            "checksum": zlib.crc32(json.dumps(ids).encode()),
+            "seed": seed,
+            "shuffle": shuffle,
+        }
+        self._cursor = 0
+
+    def next(self) -> Task:
+        """Return the next task and move on."""
+        task = self._dataset[self._cursor]
+        epoch = self._cursor // self._size
+        self._cursor += 1
+        return replace(task, id=f"{task.id}#{epoch}")
+
+    def state(self) -> dict[str, Any]:
+        """Return the position, JSON-serialisable; `next` after `restore` continues from it."""
+        return {"cursor": self._cursor, **self._identity}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved position: exactly the same tasks follow.
+
+        Raises:
+          ConfigError: if the tasks, the seed or the order are not those of the saved stream.
+        """
+        for name, value in self._identity.items():
+            if state[name] != value:
+                raise ConfigError(
+                    f"the saved position belongs to other tasks: {name} was {state[name]}, is "
+                    f"{value}; resume with the same data, --run.seed and --prompts.shuffle"
+                )
+        self._cursor = state["cursor"]
+
+
+def load_tasks(config: PromptsConfig, make: Callable[[int], Sequence[Task]]) -> Sequence[Task]:
+    """Return the tasks of the config's file, or `make(config.num_tasks)` if it names none.
+
+    Raises:
+      ConfigError: see `read_tasks`.
+    """
+    return make(config.num_tasks) if config.path is None else read_tasks(config.path)
+
+
+def read_tasks(path: str | Path) -> tuple[Task, ...]:
+    """Read tasks from a JSONL file: one object with an `id` a line; blank lines are skipped.
+
+    The id is a non-empty string or an integer; all other keys become the task's data.
+
+    Raises:
+      ConfigError: with file and line, for a missing, unreadable or empty file, a line that is
+        not such an object, or a repeated id.
+    """
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot read the tasks: {error.strerror}; set --prompts.path"
+        ) from error
+    numbered = [(f"{path}:{number}", line) for number, line in enumerate(lines, start=1)]
+    tasks = [(where, _parse(where, line)) for where, line in numbered if line.strip()]
+    if not tasks:
+        raise ConfigError(f'{path}: no tasks; write one {{"id": ..., ...}} a line')
+    _check_repeats((where, task.id) for where, task in tasks)
+    return tuple(task for _, task in tasks)
+
+
+def _parse(where: str, line: bytes) -> Task:
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except ValueError as error:  # of the encoding or of the JSON
+        raise ConfigError(f"{where}: not a JSON object: {error}") from error
+    if not isinstance(record, dict):
+        raise ConfigError(f"{where}: a task must be a JSON object, got {record!r:.80}")
+    if "id" not in record:
+        raise ConfigError(f'{where}: a task needs an "id", got the keys {sorted(record)}')
+    task_id = record.pop("id")
+    if isinstance(task_id, bool) or not isinstance(task_id, str | int) or task_id == "":
+        raise ConfigError(
+            f"{where}: an id must be a non-empty string or an integer, got {task_id!r:.80}"
+        )
+    return Task(str(task_id), record)
+
+
+def _check_ids(ids: Sequence[str]) -> None:
+    if not ids:
+        raise ConfigError("no tasks to train on, at least 1 is needed; set --prompts.path")
+    _check_repeats((f"task {number}", task_id) for number, task_id in enumerate(ids))
+
+
+def _check_repeats(ids: Iterable[tuple[str, str]]) -> None:
+    first: dict[str, str] = {}
+    for where, task_id in ids:
+        if task_id in first:
+            raise ConfigError(
+                f"{where}: the id {task_id!r} is already that of {first[task_id]}; make the "
+                "ids unique"
+            )
+        first[task_id] = where
+
+
+def _dataset(tasks: Sequence[Task], *, seed: int, shuffle: bool) -> _Indexed:
+    import grain  # slow: see the docstring of the module
+
+    dataset: Any = grain.MapDataset.source(tasks)
+    if shuffle:
+        # Grain shuffles epoch e with seed + e: neighbouring seeds must not share orders.
+        dataset = dataset.shuffle(seed=zlib.crc32(f"task order {seed}".encode()))
+    repeated: _Indexed = dataset.repeat()
+    return repeated
