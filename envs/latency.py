@@ -49,7 +49,7 @@ class LatencyConfig:
             raise ValueError(f"env.latency.sigma must be finite and >= 0, got {self.sigma}")
         if self.kind == "pareto" and not (math.isfinite(self.alpha) and self.alpha > 1):
             raise ValueError(
-                f"env.latency.alpha must be finite and > 1, else there is no mean, got {self.alpha}"
+                f"env.latency.alpha must be finite and > 1, as the mean needs, got {self.alpha}"
             )
         if self.kind == "bimodal":
             self._check_tail()

@@ -86,7 +86,7 @@ def convert_text(text: str, hint: Any) -> Any:
     if typing.get_origin(hint) is Literal and text in typing.get_args(hint):
         return text
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):  # brackets nested thousands deep end in the latter
         raise ArgumentError(f"must be {describe(hint)}, got {_short(text)}") from None
     return convert(value, hint)
@@ -127,6 +127,11 @@ def _as_float(value: int) -> float:
         return float(value)
     except OverflowError:
         raise ArgumentError("must be a number below 1e308") from None
+
+
+def _refuse_constant(name: str) -> None:
+    """Refuse NaN and Infinity, which Python reads and JSON doesn't have."""
+    raise ValueError(name)
 
 
 def _short(value: Any) -> str:

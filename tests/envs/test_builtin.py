@@ -1,0 +1,72 @@
+"""Environments by name, and the public names of the package."""
+
+import ast
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace import envs
+from headrace.envs import BUILTIN, EnvConfig, LatencyConfig, build_env, load_env
+
+
+@pytest.fixture
+def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    name = f"user_env_{random.getrandbits(64):x}"
+    source = "from headrace.envs import load_env\nspec = load_env('calculator')\nwrong = 3\n"
+    (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    sys.modules.pop(name, None)
+
+
+def test_builtin_names_and_paths(user_module: str) -> None:
+    assert load_env("guess_number") is BUILTIN["guess_number"]
+    assert load_env(f"{user_module}:spec") is BUILTIN["calculator"]
+
+
+def test_a_wrong_name_says_what_to_use(user_module: str) -> None:
+    messages = {
+        "calculater": "did you mean 'calculator'",
+        "zzz": "use calculator, guess_number, or package.module:attribute",
+        ":spec": "unknown env.name",
+        "no_such_package.module:spec": "can't be imported: No module named",
+        f"{user_module}:spek": "the attribute 'spek' is missing",
+        f"{user_module}:wrong": "'wrong' is of type int",
+    }
+    for name, message in messages.items():
+        with pytest.raises(ValueError, match=message):
+            load_env(name)
+
+
+def test_latency_is_put_around_the_environment() -> None:
+    plain = build_env(EnvConfig("calculator"))
+    slow = build_env(EnvConfig("calculator", LatencyConfig("constant", mean_seconds=1.0)))
+    assert plain.make is BUILTIN["calculator"].make
+    assert slow.make is not plain.make
+    assert slow.best_reward == plain.best_reward
+
+
+def test_best_rewards_are_reached_by_someone_and_exceeded_by_none() -> None:
+    for name, spec in BUILTIN.items():
+        assert 0 < spec.best_reward <= 1, name
+        assert spec.demonstrate is not None
+
+
+def test_every_public_name_is_a_re_export() -> None:
+    tree = ast.parse(Path(envs.__file__).read_text())
+    imported = [a for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names]
+    assert all(alias.asname == alias.name for alias in imported)
+    assert all(alias.name in vars(envs) for alias in imported)
+
+
+def test_the_package_imports_only_the_standard_library_and_trio() -> None:
+    allowed = {*sys.stdlib_module_names, "trio"}
+    for path in Path(envs.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert {alias.name.split(".")[0] for alias in node.names} <= allowed, path
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 1 or str(node.module).split(".")[0] in allowed, path

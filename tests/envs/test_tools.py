@@ -1,0 +1,210 @@
+"""Tools: schemas from signatures, and an answer to whatever a policy writes."""
+
+import threading
+from typing import Any, Literal
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.envs import ToolCall, ToolError, ToolResult, tool
+from headrace.envs.schema import ArgumentError, convert, convert_text, json_schema
+
+Json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+HINTS: list[Any] = [
+    str,
+    int,
+    float,
+    bool,
+    dict,
+    list,
+    list[int],
+    list[list[str]],
+    Literal["up", 2],
+    int | None,
+    dict[str, int],
+]
+
+
+def search(query: str, limit: int = 3, order: Literal["new", "old"] = "new") -> str:
+    """Search the archive.
+
+    The second paragraph belongs to the description.
+
+    Args:
+      query: words
+        to look for.
+      limit (int): at most so many.
+
+    Returns:
+      Nothing that a schema says.
+    """
+    return f"{query}|{limit}|{order}"
+
+
+def negate(number: int) -> int:
+    """Return the negative."""
+    return -number
+
+
+def answer(call: ToolCall, function: Any = search) -> ToolResult:
+    return trio.run(tool(function), call)
+
+
+def test_schema_and_descriptions_come_from_the_function() -> None:
+    made = tool(search)
+    assert made.name == "search"
+    assert made.description == (
+        "Search the archive. The second paragraph belongs to the description."
+    )
+    assert made.parameters == {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "words to look for."},
+            "limit": {"type": "integer", "description": "at most so many."},
+            "order": {"enum": ["new", "old"]},
+        },
+        "required": ["query"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content"),
+    [
+        ({"query": "x"}, "x|3|new"),
+        ({"query": "x", "limit": 5, "order": "old"}, "x|5|old"),
+    ],
+)
+def test_named_arguments(arguments: dict[str, Any], content: str) -> None:
+    assert answer(ToolCall("search", arguments)) == ToolResult(content)
+
+
+@pytest.mark.parametrize(
+    ("call", "content"),
+    [
+        (
+            ToolCall("search"),
+            "search: missing argument 'query'; write search(query, limit, order)",
+        ),
+        (ToolCall("search", {"query": 1}), "search: argument 'query' must be string, got 1"),
+        (
+            ToolCall("search", {"query": "x", "order": "odd"}),
+            "search: argument 'order' must be one of 'new', 'old', got 'odd'",
+        ),
+        (
+            ToolCall("search", {"query": "x", "limit": True}),
+            "search: argument 'limit' must be integer, got True",
+        ),
+        (
+            ToolCall("search", {"query": "x", "page": 1}),
+            "search: unknown argument 'page'; write search(query, limit, order)",
+        ),
+        (
+            ToolCall("search", argument="x"),
+            "search: takes 3 arguments by name; write search(query, limit, order)",
+        ),
+        (
+            ToolCall("search", status="malformed"),
+            "search: malformed call; write search(query, limit, order)",
+        ),
+    ],
+)
+def test_a_wrong_call_is_an_answer(call: ToolCall, content: str) -> None:
+    assert answer(call) == ToolResult(content, is_error=True)
+
+
+def test_raw_text_goes_to_the_only_parameter() -> None:
+    assert answer(ToolCall("negate", argument=" 7 "), negate) == ToolResult("-7")
+    assert answer(ToolCall("negate", argument="7.5"), negate).is_error
+    assert answer(ToolCall("negate", argument="seven"), negate).content == (
+        "negate: argument 'number' must be integer, got 'seven'"
+    )
+
+
+def test_a_tool_without_parameters_takes_an_empty_text() -> None:
+    def now() -> list[int]:
+        return [12, 30]
+
+    assert answer(ToolCall("now", argument=" "), now) == ToolResult("[12, 30]")
+    assert answer(ToolCall("now", argument="x"), now).is_error
+
+
+def test_tool_error_is_for_the_policy_and_other_exceptions_are_faults() -> None:
+    def refuse(reason: str) -> str:
+        raise ToolError(reason)
+
+    def crash(reason: str) -> str:
+        raise OSError(reason)
+
+    assert answer(ToolCall("refuse", argument="no"), refuse) == ToolResult("no", is_error=True)
+    with pytest.raises(OSError, match="disk"):
+        answer(ToolCall("crash", argument="disk"), crash)
+
+
+def test_async_functions_and_threads() -> None:
+    async def wait(text: str) -> str:
+        await trio.lowlevel.checkpoint()
+        return text
+
+    def thread(text: str) -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    async def main() -> tuple[ToolResult, ...]:
+        call = ToolCall("f", argument="x")
+        in_place, in_thread = tool(thread), tool(thread, in_thread=True)
+        return await tool(wait)(call), await in_place(call), await in_thread(call)
+
+    contents = [result.content for result in trio.run(main)]
+    assert contents == ["x", "true", "false"]
+
+
+@pytest.mark.parametrize("hint", [complex, set, int | str, list[complex], bytes])
+def test_types_that_json_lacks_are_refused_when_the_tool_is_made(hint: Any) -> None:
+    with pytest.raises(TypeError, match="must be str, int"):
+        json_schema(hint)
+
+
+def test_every_parameter_needs_a_type() -> None:
+    def untyped(x): ...
+
+    def starred(*x: int) -> None: ...
+
+    for function in (untyped, starred):
+        with pytest.raises(TypeError, match="needs a type hint for every parameter"):
+            tool(function)
+
+
+@given(Json, st.sampled_from(HINTS))
+@settings(max_examples=100)
+def test_a_converted_value_converts_to_itself(value: Any, hint: Any) -> None:
+    try:
+        converted = convert(value, hint)
+    except ArgumentError:
+        return
+    assert converted == value
+    assert convert(converted, hint) == converted
+
+
+@given(st.text() | Json.map(str), st.sampled_from(HINTS))
+@settings(max_examples=100)
+def test_any_text_is_a_value_or_an_argument_error(text: str, hint: Any) -> None:
+    try:
+        value = convert_text(text, hint)
+    except ArgumentError:
+        return
+    assert convert(value, hint) == value
+
+
+def test_deep_huge_or_special_json_is_an_argument_error() -> None:
+    for text in ("[" * 100_000, "9" * 400, "1" * 5000, "NaN", "-Infinity"):
+        with pytest.raises(ArgumentError):
+            convert_text(text, float)
