@@ -1,0 +1,13 @@
+"""The continuous-batching engine: requests take free rows of one compiled program.
+
+config     the sizes that are fixed when the programs are compiled
+scheduler  which request has which row: a plain state machine
+cache      keys and values of every row
+state      what lives on the device between two dispatches
+prefill    prompts into the cache, several rows a dispatch
+logits     how one token is drawn
+decode     several tokens of every row a dispatch
+programs   everything compiled ahead of time, so that nothing compiles later
+engine     the loop of the device thread: one `step` is one prefill and one decode
+service    the bridge between trio and the device thread
+"""

@@ -1,0 +1,42 @@
+"""Grouped-query attention with an explicit mask. A query without any key gives finite values."""
+
+import jax
+import jax.numpy as jnp
+
+# Finite, so that a fully masked query is an average instead of NaN.
+MASKED_SCORE = -1e30
+
+
+def attention(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array
+) -> jax.Array:
+    """Attend; scores and softmax are in f32.
+
+    Args:
+      queries: [R, T, H, h].
+      keys: [R, K, N, h], head-major as in the cache; H is a multiple of K.
+      values: [R, K, N, h].
+      mask: bool[R, T, N], true where the query may look.
+
+    Returns:
+      [R, T, H, h].
+    """
+    rows, length, heads, width = queries.shape
+    kv_heads = keys.shape[1]
+    grouped = queries.reshape(rows, length, kv_heads, heads // kv_heads, width)
+    scores = jnp.einsum(
+        "rtkgh,rknh->rkgtn", grouped, keys, preferred_element_type=jnp.float32
+    ) / jnp.sqrt(jnp.float32(width))
+    scores = jnp.where(mask[:, None, None, :, :], scores, MASKED_SCORE)
+    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
+    mixed = jnp.einsum("rkgtn,rknh->rtkgh", weights, values)
+    return mixed.reshape(rows, length, heads, width)
+
+
+def packed_mask(segment_ids: jax.Array) -> jax.Array:
+    """Mask for packed rows: bool[R, T, T], causal within equal, non-zero segment ids [R, T]."""
+    length = segment_ids.shape[1]
+    index = jnp.arange(length)
+    causal = index[None, :, None] >= index[None, None, :]
+    same = segment_ids[:, :, None] == segment_ids[:, None, :]
+    return causal & same & (segment_ids != 0)[:, :, None]

@@ -1,0 +1,145 @@
+"""The decoder: one layer function, shared by the learner's packed rows and the sampler's cache.
+
+The two differ only in `attend`, which says where keys and values come from; so the logprobs
+of both agree up to rounding.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .attention import attention, packed_mask
+from .config import ModelConfig
+from .parameters import Params
+from .rotary import Rotation, rotate, rotation
+
+Cache = TypeVar("Cache")
+# (cache, queries [R, T, H, h], keys [R, T, K, h], values [R, T, K, h]) -> (mixed [R, T, H, h], cache)
+Attend = Callable[[Cache, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Cache]]
+
+
+def forward(
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array,
+    segment_ids: jax.Array,
+    *,
+    config: ModelConfig,
+    remat: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """Run packed rows through the decoder; differentiable.
+
+    Args:
+      params: from `init`: layers stacked.
+      tokens: i32[R, T].
+      positions: i32[R, T], counted from 0 within each segment.
+      segment_ids: i32[R, T]; tokens see earlier ones of their own segment; 0 is padding,
+        which nothing else sees and whose outputs are finite.
+      remat: recompute each layer in the backward pass, keeping only plain matrix products.
+
+    Returns:
+      hidden f32[R, T, D] after the last norm, head f32[V, D]: logits are `hidden @ head.T`.
+    """
+    angles = rotation(positions, head_width=config.head_width, theta=config.rope_theta)
+    mask = packed_mask(segment_ids)
+
+    def attend(
+        cache: None, queries: jax.Array, keys: jax.Array, values: jax.Array
+    ) -> tuple[jax.Array, None]:
+        return attention(queries, head_major(keys), head_major(values), mask), cache
+
+    def one_layer(x: jax.Array, weights: Params) -> tuple[jax.Array, None]:
+        return layer(x, weights, None, rotation=angles, attend=attend, config=config)
+
+    if remat:
+        keep = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        one_layer = jax.checkpoint(one_layer, policy=keep)
+    x, _ = lax.scan(one_layer, params["embedding"][tokens], params["layers"])
+    return _finish(x, params, config), output_head(params)
+
+
+def forward_cached(
+    params: Params,
+    caches: list[Cache],
+    tokens: jax.Array,
+    positions: jax.Array,
+    *,
+    attend: Attend[Cache],
+    config: ModelConfig,
+) -> tuple[jax.Array, list[Cache]]:
+    """Run new tokens against a cache per layer.
+
+    Args:
+      params: from `unstack`: a list of layers.
+      caches: one for each layer.
+      tokens: i32[R, C].
+      positions: i32[R, C], absolute.
+      attend: adds the new keys and values to a layer's cache and attends over it.
+
+    Returns:
+      hidden [R, C, D] after the last norm, and the new caches.
+    """
+    angles = rotation(positions, head_width=config.head_width, theta=config.rope_theta)
+    x = params["embedding"][tokens]
+    new_caches = []
+    for weights, cache in zip(params["layers"], caches, strict=True):
+        x, cache = layer(x, weights, cache, rotation=angles, attend=attend, config=config)
+        new_caches.append(cache)
+    return _finish(x, params, config), new_caches
+
+
+def layer(
+    x: jax.Array,
+    weights: Params,
+    cache: Cache,
+    *,
+    rotation: Rotation,
+    attend: Attend[Cache],
+    config: ModelConfig,
+) -> tuple[jax.Array, Cache]:
+    """Apply one layer to the residual stream, [R, T, D]: attention, then the gated ffn."""
+    normed = rms_norm(x, weights["attention_norm"], config.norm_eps)
+    queries, keys, values = _project(normed, weights, config)
+    mixed, cache = attend(cache, rotate(queries, rotation), rotate(keys, rotation), values)
+    x = x + jnp.einsum("rtnh,nhd->rtd", mixed, weights["output"])
+    normed = rms_norm(x, weights["ffn_norm"], config.norm_eps)
+    gated = jax.nn.silu(normed @ weights["gate"]) * (normed @ weights["up"])
+    return x + gated @ weights["down"], cache
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    """Scale the last axis to a root mean square of 1, in f32, then by `weight`."""
+    wide = x.astype(jnp.float32)
+    scale = lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
+    weight = lax.expand_dims(weight.astype(jnp.float32), range(x.ndim - 1))
+    return (wide * scale * weight).astype(x.dtype)
+
+
+def head_major(heads: jax.Array) -> jax.Array:
+    """[R, T, K, h] to [R, K, T, h], the order of the cache."""
+    return heads.swapaxes(1, 2)
+
+
+def output_head(params: Params) -> jax.Array:
+    """The output head [V, D]: the embedding where they are tied."""
+    head: jax.Array = params["head"] if "head" in params else params["embedding"]
+    return head
+
+
+def _project(
+    normed: jax.Array, weights: Params, config: ModelConfig
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    queries, keys, values = (
+        jnp.einsum("rtd,dnh->rtnh", normed, weights[name]) for name in ("query", "key", "value")
+    )
+    if config.qk_norm:
+        queries = rms_norm(queries, weights["query_norm"], config.norm_eps)
+        keys = rms_norm(keys, weights["key_norm"], config.norm_eps)
+    return queries, keys, values
+
+
+def _finish(x: jax.Array, params: Params, config: ModelConfig) -> jax.Array:
+    return rms_norm(x, params["final_norm"], config.norm_eps)

@@ -1,0 +1,127 @@
+"""Every weight is declared once: its shape, its logical axes, how it starts.
+
+The learner's parameters keep the layers stacked, [L, …], so that one compiled layer is
+scanned. The sampler's are a list of per-layer dicts: slices of a stack cost a copy each
+in a decode step.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from .config import ModelConfig
+
+Params = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One declared weight.
+
+    Attributes:
+      shape: in elements.
+      axes: a logical name for each dimension; sharding rules map names to mesh axes.
+      stddev: of the normal distribution that it starts from; None starts at 1.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    stddev: float | None
+
+
+def declare(config: ModelConfig, vocab_size: int) -> Params:
+    """Declare all weights of a decoder, in the structure of the learner's parameters."""
+    embedding = Weight((vocab_size, config.width), ("vocab", "width"), config.width**-0.5)
+    layer = _attention_weights(config) | _ffn_weights(config)
+    weights: Params = {
+        "embedding": embedding,
+        "layers": {name: _stacked(weight, config.num_layers) for name, weight in layer.items()},
+        "final_norm": _norm(config.width, "width"),
+    }
+    if not config.tied_embeddings:
+        weights["head"] = embedding
+    return weights
+
+
+def init(config: ModelConfig, vocab_size: int, key: jax.Array) -> Params:
+    """Draw the learner's parameters, float32. The key is consumed."""
+    weights, structure = jax.tree.flatten(declare(config, vocab_size))
+    keys = jax.random.split(key, len(weights))
+    return jax.tree.unflatten(structure, [_draw(w, k) for w, k in zip(weights, keys, strict=True)])
+
+
+def logical_axes(config: ModelConfig) -> Params:
+    """Give the logical axis names of every weight, in the structure of `init`."""
+    return jax.tree.map(_axes, declare(config, vocab_size=1))
+
+
+def unstack(params: Params, dtype: DTypeLike = jnp.float32) -> Params:
+    """Turn the learner's parameters into the sampler's: per-layer dicts, cast to `dtype`.
+
+    Every leaf is a copy, also under `jit`, so the learner may donate its own afterwards.
+    """
+    num_layers = len(params["layers"]["query"])
+    copied = jax.tree.map(lambda weight: jnp.array(weight, dtype, copy=True), params)
+    layers = [
+        {name: stack[index] for name, stack in copied["layers"].items()}
+        for index in range(num_layers)
+    ]
+    return copied | {"layers": layers}
+
+
+def _attention_weights(config: ModelConfig) -> dict[str, Weight]:
+    width, head_width = config.width, config.head_width
+    heads, kv_heads = config.num_heads, config.num_kv_heads
+    scale = width**-0.5
+    weights = {
+        "attention_norm": _norm(width, "width"),
+        "query": Weight((width, heads, head_width), ("width", "heads", "head_width"), scale),
+        "key": Weight((width, kv_heads, head_width), ("width", "kv_heads", "head_width"), scale),
+        "value": Weight((width, kv_heads, head_width), ("width", "kv_heads", "head_width"), scale),
+        "output": Weight(
+            (heads, head_width, width),
+            ("heads", "head_width", "width"),
+            _residual_stddev(config, heads * head_width),
+        ),
+    }
+    if config.qk_norm:
+        weights["query_norm"] = _norm(head_width, "head_width")
+        weights["key_norm"] = _norm(head_width, "head_width")
+    return weights
+
+
+def _ffn_weights(config: ModelConfig) -> dict[str, Weight]:
+    width, ffn = config.width, config.ffn_width
+    return {
+        "ffn_norm": _norm(width, "width"),
+        "gate": Weight((width, ffn), ("width", "ffn"), width**-0.5),
+        "up": Weight((width, ffn), ("width", "ffn"), width**-0.5),
+        "down": Weight((ffn, width), ("ffn", "width"), _residual_stddev(config, ffn)),
+    }
+
+
+def _residual_stddev(config: ModelConfig, fan_in: int) -> float:
+    """Keep the residual stream's variance independent of the depth: 2 L sums enter it."""
+    return 1.0 / math.sqrt(fan_in * 2 * config.num_layers)
+
+
+def _norm(width: int, axis: str) -> Weight:
+    return Weight((width,), (axis,), None)
+
+
+def _stacked(weight: Weight, num_layers: int) -> Weight:
+    return Weight((num_layers, *weight.shape), ("layers", *weight.axes), weight.stddev)
+
+
+def _draw(weight: Weight, key: jax.Array) -> jax.Array:
+    if weight.stddev is None:
+        return jnp.ones(weight.shape, jnp.float32)
+    return weight.stddev * jax.random.normal(key, weight.shape, jnp.float32)
+
+
+def _axes(weight: Weight) -> tuple[str, ...]:
+    return weight.axes

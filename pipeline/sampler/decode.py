@@ -1,0 +1,127 @@
+"""Several tokens of every row a dispatch; rows that end inside it stay silent to its end.
+
+Idle rows compute along and are masked: the program's shape is fixed, so a row's bits don't
+depend on its neighbours.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..models.attention import attention
+from ..models.config import ModelConfig
+from ..models.decoder import forward_cached, output_head
+from ..models.parameters import Params
+from .cache import LayerCache, append, read
+from .logits import Draw, pick
+from .rows import Rows, RowUpdate
+from .state import SamplerState, apply_update
+
+
+class Decoded(NamedTuple):
+    """What one dispatch sampled.
+
+    Attributes:
+      tokens: i32[k, S].
+      logprobs: f32[k, S].
+      was_active: bool[k, S], which of them were sampled; a stop token was.
+      active: bool[S], the rows that go on.
+    """
+
+    tokens: jax.Array
+    logprobs: jax.Array
+    was_active: jax.Array
+    active: jax.Array
+
+
+def decode(
+    params: Params,
+    state: SamplerState,
+    update: RowUpdate,
+    *,
+    steps: int,
+    window: int,
+    model: ModelConfig,
+) -> tuple[SamplerState, Decoded]:
+    """Apply the update, then sample up to `steps` tokens a row; the state is donated.
+
+    It leaves early when no row is active any more.
+
+    Args:
+      steps: k, static.
+      window: positions that are attended over, at least every active row's position + k. Static.
+    """
+    rows = apply_update(state.rows, update)
+    count = rows.token.shape[0]
+    blank = Decoded(
+        tokens=jnp.zeros((steps, count), jnp.int32),
+        logprobs=jnp.zeros((steps, count), jnp.float32),
+        was_active=jnp.zeros((steps, count), jnp.bool_),
+        active=rows.active,
+    )
+
+    def goes_on(carry: tuple[jax.Array, SamplerState, Decoded]) -> jax.Array:
+        step, state, _ = carry
+        return (step < steps) & state.rows.active.any()
+
+    def one_token(
+        carry: tuple[jax.Array, SamplerState, Decoded],
+    ) -> tuple[jax.Array, SamplerState, Decoded]:
+        step, state, out = carry
+        logits, caches = _next_logits(params, state, window, model)
+        rows = state.rows
+        draw = pick(logits, rows.key, rows.position + 1, rows.temperature)
+        new_rows = advance(rows, draw)
+        out = Decoded(
+            tokens=out.tokens.at[step].set(draw.token),
+            logprobs=out.logprobs.at[step].set(draw.logprob),
+            was_active=out.was_active.at[step].set(rows.active),
+            active=new_rows.active,
+        )
+        return step + 1, SamplerState(caches=caches, rows=new_rows), out
+
+    start = (jnp.int32(0), dataclasses.replace(state, rows=rows), blank)
+    _, state, decoded = lax.while_loop(goes_on, one_token, start)
+    return state, decoded
+
+
+def advance(rows: Rows, draw: Draw) -> Rows:
+    """Move the active rows to the drawn token; a row ends at a stop id or at its limit."""
+    stopped = (draw.token[:, None] == rows.stop_ids).any(axis=-1)
+    full = rows.position + 2 >= rows.limit
+    return rows._replace(
+        token=jnp.where(rows.active, draw.token, rows.token),
+        position=rows.position + rows.active.astype(jnp.int32),
+        active=rows.active & ~stopped & ~full,
+    )
+
+
+def _next_logits(
+    params: Params, state: SamplerState, window: int, model: ModelConfig
+) -> tuple[jax.Array, list[LayerCache]]:
+    rows = state.rows
+    mask = jnp.arange(window)[None, None, :] <= rows.position[:, None, None]
+
+    def attend(
+        cache: LayerCache, queries: jax.Array, keys: jax.Array, values: jax.Array
+    ) -> tuple[jax.Array, LayerCache]:
+        new = LayerCache(keys[:, 0], values[:, 0])
+        cache = append(cache, new, rows.position, rows.active)
+        seen = read(cache, window)
+        return attention(queries, seen.keys, seen.values, mask), cache
+
+    hidden, caches = forward_cached(
+        params,
+        state.caches,
+        rows.token[:, None],
+        rows.position[:, None],
+        attend=attend,
+        config=model,
+    )
+    logits = jnp.einsum(
+        "sd,vd->sv", hidden[:, 0], output_head(params), preferred_element_type=jnp.float32
+    )
+    return logits, caches

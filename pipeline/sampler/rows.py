@@ -1,0 +1,68 @@
+"""The per-row numbers of the decode program, the same record on the host and on the device."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+NO_STOP = -1  # pads the stop ids; no token has this id
+
+
+class Rows(NamedTuple):
+    """One entry a row; a pytree of NumPy arrays on the host, of JAX arrays on the device.
+
+    Attributes:
+      token: i32[S], the last token.
+      position: i32[S], its absolute position.
+      active: bool[S], whether the row decodes.
+      limit: i32[S], the length at which the sequence ends.
+      key: u32[S, 2], the trajectory's random key.
+      temperature: f32[S], 0 takes the most likely token.
+      stop_ids: i32[S, n_stop], padded with `NO_STOP`.
+    """
+
+    token: Any
+    position: Any
+    active: Any
+    limit: Any
+    key: Any
+    temperature: Any
+    stop_ids: Any
+
+
+class RowUpdate(NamedTuple):
+    """New numbers for some rows, applied before the first token of a dispatch.
+
+    Attributes:
+      changed: bool[S], which rows take the new numbers.
+      rows: the new numbers; those of unchanged rows are ignored.
+    """
+
+    changed: Any
+    rows: Rows
+
+
+class PrefillChunk(NamedTuple):
+    """One prefill dispatch: R lanes of C prompt tokens.
+
+    Attributes:
+      tokens: i32[R, C], each lane padded to the right with anything.
+      rows: i32[R], the row of each lane; S for an idle lane.
+      starts: i32[R], the position of the lane's first token, a multiple of C.
+    """
+
+    tokens: Any
+    rows: Any
+    starts: Any
+
+
+def empty_rows(rows: int, max_stop_ids: int) -> Rows:
+    """Make the numbers of rows that are all idle."""
+    return Rows(
+        token=np.zeros(rows, np.int32),
+        position=np.zeros(rows, np.int32),
+        active=np.zeros(rows, np.bool_),
+        limit=np.zeros(rows, np.int32),
+        key=np.zeros((rows, 2), np.uint32),
+        temperature=np.ones(rows, np.float32),
+        stop_ids=np.full((rows, max_stop_ids), NO_STOP, np.int32),
+    )

@@ -1,0 +1,201 @@
+"""Which request has which row: a state machine without threads, clocks or JAX.
+
+A request waits, then has a row: first its prompt is prefilled chunk by chunk, then it
+decodes until the device says that its row ended. Each request leaves exactly once: completed
+or cancelled. Nothing here depends on time; equal calls give equal decisions.
+"""
+
+import heapq
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..types import Completion, FinishReason, Float32s, Int32s, SampleRequest
+from .config import SamplerConfig
+from .rows import NO_STOP, PrefillChunk, RowUpdate, empty_rows
+
+Ticket = int  # names a request, chosen by the caller, unique among those that haven't left
+
+
+@dataclass(frozen=True)
+class SampledBlock:
+    """What one decode dispatch sampled, on the host; see `decode.Decoded`.
+
+    Attributes:
+      version: the policy version of all its tokens.
+    """
+
+    tokens: Int32s
+    logprobs: Float32s
+    was_active: np.ndarray[tuple[int, int], np.dtype[np.bool_]]
+    active: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    version: int
+
+
+@dataclass(eq=False)
+class _Occupant:
+    """The request in a row and what was sampled for it."""
+
+    ticket: Ticket
+    request: SampleRequest
+    prefilled: int = 0
+    sampled: int = 0
+    tokens: list[Int32s] = field(default_factory=list)
+    logprobs: list[Float32s] = field(default_factory=list)
+    versions: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def to_prefill(self) -> int:
+        """Prompt tokens that aren't in the cache yet; the last one is left to `decode`."""
+        return len(self.request.tokens) - 1 - self.prefilled
+
+    @property
+    def length(self) -> int:
+        return len(self.request.tokens) + self.sampled
+
+
+class Scheduler:
+    """Rows, their requests, and the requests that wait for one."""
+
+    def __init__(self, config: SamplerConfig):
+        self._config = config
+        self._waiting: dict[Ticket, SampleRequest] = {}
+        self._order: list[tuple[int, int, Ticket]] = []  # (priority, arrival, ticket)
+        self._arrivals = 0
+        self._free = list(range(config.rows))
+        self._row_of: dict[Ticket, int] = {}
+        self._prefilling: dict[int, _Occupant] = {}  # in order of assignment
+        self._decoding: dict[int, _Occupant] = {}
+        self._rows = empty_rows(config.rows, config.max_stop_ids)
+        self._changed = np.zeros(config.rows, np.bool_)
+
+    @property
+    def waiting(self) -> int:
+        """Requests without a row."""
+        return len(self._waiting)
+
+    @property
+    def rows_busy(self) -> int:
+        """Rows with a request."""
+        return len(self._row_of)
+
+    @property
+    def decoding(self) -> int:
+        """Rows that sample in the next decode dispatch."""
+        return len(self._decoding)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is here."""
+        return not self._waiting and not self._row_of
+
+    def submit(self, ticket: Ticket, request: SampleRequest) -> None:
+        """Let a request wait for a row; its prompt must leave room for a token."""
+        self._waiting[ticket] = request
+        heapq.heappush(self._order, (request.priority, self._arrivals, ticket))
+        self._arrivals += 1
+
+    def cancel(self, ticket: Ticket) -> bool:
+        """Forget a request and free its row; false if it had already left.
+
+        The row may be given away at once: it falls silent before the next token is sampled.
+        """
+        if self._waiting.pop(ticket, None) is not None:
+            return True
+        row = self._row_of.pop(ticket, None)
+        if row is None:
+            return False
+        if self._prefilling.pop(row, None) is None:
+            del self._decoding[row]
+            self._rows.active[row] = False
+            self._changed[row] = True
+        self._free.append(row)
+        return True
+
+    def assign(self) -> None:
+        """Give free rows to waiting requests: smallest priority first, then first come."""
+        while self._free and self._waiting:
+            _, _, ticket = heapq.heappop(self._order)
+            request = self._waiting.pop(ticket, None)
+            if request is None:
+                continue  # cancelled while it waited
+            row = self._free.pop()
+            self._row_of[ticket] = row
+            self._prefilling[row] = _Occupant(ticket, request)
+            if len(request.tokens) == 1:
+                self._start_decoding(row)
+
+    def next_prefill(self) -> PrefillChunk | None:
+        """Plan one prefill dispatch, longest-waiting rows first; None if no row needs it."""
+        if not self._prefilling:
+            return None
+        lanes, size = self._config.prefill_rows, self._config.prefill_tokens
+        chunk = PrefillChunk(
+            tokens=np.zeros((lanes, size), np.int32),
+            rows=np.full(lanes, self._config.rows, np.int32),
+            starts=np.zeros(lanes, np.int32),
+        )
+        for lane, (row, occupant) in enumerate(list(self._prefilling.items())[:lanes]):
+            start, count = occupant.prefilled, min(size, occupant.to_prefill)
+            chunk.tokens[lane, :count] = occupant.request.tokens[start : start + count]
+            chunk.rows[lane], chunk.starts[lane] = row, start
+            occupant.prefilled += count
+            if occupant.to_prefill == 0:
+                self._start_decoding(row)
+        return chunk
+
+    def take_update(self) -> RowUpdate:
+        """Hand over the rows that changed since the last call."""
+        changed = self._changed
+        self._changed = np.zeros_like(changed)
+        return RowUpdate(changed, self._rows)
+
+    def positions_needed(self) -> int:
+        """Cache positions that the next decode dispatch may touch in any row."""
+        longest = max(occupant.length for occupant in self._decoding.values())
+        return min(longest - 1 + self._config.decode_tokens, self._config.context_tokens)
+
+    def record(self, block: SampledBlock) -> list[tuple[Ticket, Completion]]:
+        """Take in what a decode dispatch sampled; free the rows that ended."""
+        counts = block.was_active.sum(axis=0).tolist()
+        goes_on = block.active.tolist()
+        tokens, logprobs = block.tokens.T.copy(), block.logprobs.T.copy()
+        finished = []
+        for row, occupant in list(self._decoding.items()):
+            count = counts[row]
+            occupant.sampled += count
+            occupant.tokens.append(tokens[row, :count])
+            occupant.logprobs.append(logprobs[row, :count])
+            occupant.versions.append((block.version, count))
+            if not goes_on[row]:
+                finished.append((occupant.ticket, _complete(occupant)))
+                del self._decoding[row], self._row_of[occupant.ticket]
+                self._free.append(row)
+        return finished
+
+    def _start_decoding(self, row: int) -> None:
+        occupant = self._prefilling.pop(row)
+        self._decoding[row] = occupant
+        request, rows, length = occupant.request, self._rows, len(occupant.request.tokens)
+        rows.token[row] = request.tokens[-1]
+        rows.position[row] = length - 1
+        rows.active[row] = True
+        rows.limit[row] = min(length + request.max_tokens, self._config.context_tokens)
+        rows.key[row] = request.key
+        rows.temperature[row] = request.temperature
+        rows.stop_ids[row] = NO_STOP
+        rows.stop_ids[row, : len(request.stop_ids)] = request.stop_ids
+        self._changed[row] = True
+
+
+def _complete(occupant: _Occupant) -> Completion:
+    tokens = np.concatenate(occupant.tokens)
+    stopped = int(tokens[-1]) in occupant.request.stop_ids
+    versions = [version for version, _ in occupant.versions]
+    counts = [count for _, count in occupant.versions]
+    return Completion(
+        tokens=tokens,
+        logprobs=np.concatenate(occupant.logprobs),
+        policy_versions=np.repeat(np.array(versions, np.int32), counts),
+        finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
+    )

@@ -1,0 +1,143 @@
+"""The native sampler: the bridge between trio's tasks and the engine on its device thread.
+
+A request is posted and its task waits; the thread never waits for trio. All completions of a
+step come back in one call. A task that is cancelled takes its request back; its row is free
+at the next dispatch.
+"""
+
+import itertools
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import trio
+
+from ..device_thread import DeviceThread
+from ..models.config import ModelConfig
+from ..types import Completion, FinishReason, SampleRequest
+from .config import SamplerConfig
+from .engine import Engine, SamplerStatistics
+from .scheduler import Ticket
+
+Finished = list[tuple[Ticket, Completion]]
+
+
+@dataclass(eq=False)
+class _Pending:
+    """A task that waits for its completion."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    completion: Completion | None = None
+
+
+class NativeSampler:
+    """The `Sampler` of this process. Start it as a stage: `await nursery.start(sampler.serve)`.
+
+    Requests made before the first `publish` wait for it.
+    """
+
+    def __init__(self, config: SamplerConfig, model: ModelConfig, vocab_size: int):
+        self._config = config
+        self._vocab_size = vocab_size
+        self._engine = Engine(config, model, vocab_size)
+        self._device = DeviceThread("sampler", background=self._work)
+        self._tickets = itertools.count()
+        self._pending: dict[Ticket, _Pending] = {}
+        self._trio: trio.lowlevel.TrioToken | None = None
+
+    @property
+    def policy_version(self) -> int:
+        """The version published last, `NO_VERSION` before the first."""
+        return self._engine.version
+
+    @property
+    def device(self) -> DeviceThread:
+        """The thread that owns the devices; a learner on the same devices shares it."""
+        return self._device
+
+    def compile(self) -> None:
+        """Compile all programs; call it before `serve`, from any thread. Takes seconds."""
+        self._engine.compile()
+
+    async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the engine until cancelled; raise what it raises."""
+        self._trio = trio.lowlevel.current_trio_token()
+        await self._device.serve(task_status)
+
+    async def sample(self, request: SampleRequest) -> Completion:
+        """Sample one turn. Cancelling the call frees its row at the next dispatch.
+
+        Raises:
+          ValueError: where the request itself is malformed; others aren't affected.
+        """
+        self._check(request)
+        if len(request.tokens) >= self._config.context_tokens:
+            await trio.lowlevel.checkpoint()
+            return _nothing_sampled()
+        ticket, pending = next(self._tickets), _Pending()
+        self._pending[ticket] = pending
+        self._device.post(partial(self._engine.submit, ticket, request))
+        try:
+            await pending.done.wait()
+        finally:
+            if self._pending.pop(ticket, None) is not None:
+                self._device.post(partial(self._engine.cancel, ticket))
+        assert pending.completion is not None
+        return pending.completion
+
+    async def publish(self, params: Any, version: int) -> None:
+        """Swap the weights between two dispatches; returns when they are in use.
+
+        Rows in flight keep their cache; their later tokens have the new version.
+
+        Args:
+          params: from `models.parameters.unstack`; not changed and not donated.
+          version: at least the present one.
+        """
+        await self._device.run(partial(self._engine.publish, params, version))
+
+    def statistics(self) -> SamplerStatistics:
+        """Say what the sampler has done and is doing."""
+        return self._engine.statistics()
+
+    def _work(self) -> bool:
+        """One step of the engine, on the device thread."""
+        finished = self._engine.step()
+        if finished:
+            assert self._trio is not None
+            self._trio.run_sync_soon(self._deliver, finished)
+        return self._engine.has_work
+
+    def _deliver(self, finished: Finished) -> None:
+        for ticket, completion in finished:
+            pending = self._pending.pop(ticket, None)
+            if pending is not None:
+                pending.completion = completion
+                pending.done.set()
+
+    def _check(self, request: SampleRequest) -> None:
+        tokens = request.tokens
+        if len(tokens) == 0 or tokens.min() < 0 or tokens.max() >= self._vocab_size:
+            raise ValueError(
+                f"tokens of a request must be ids in 0..{self._vocab_size - 1}, at least one, "
+                f"got {tokens.tolist()}"
+            )
+        if request.max_tokens < 1:
+            raise ValueError(f"max_tokens must be >= 1, got {request.max_tokens}")
+        if len(request.stop_ids) > self._config.max_stop_ids:
+            raise ValueError(
+                f"a request may have {self._config.max_stop_ids} stop ids, got "
+                f"{len(request.stop_ids)}; raise --sampler.max-stop-ids"
+            )
+        if request.temperature < 0:
+            raise ValueError(f"temperature must be >= 0, got {request.temperature}")
+
+
+def _nothing_sampled() -> Completion:
+    return Completion(
+        tokens=np.zeros(0, np.int32),
+        logprobs=np.zeros(0, np.float32),
+        policy_versions=np.zeros(0, np.int32),
+        finish=FinishReason.PROMPT_TOO_LONG,
+    )

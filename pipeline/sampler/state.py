@@ -1,0 +1,35 @@
+"""What lives on the device between two dispatches; donated to each and returned by it."""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from ..models.config import ModelConfig
+from .cache import LayerCache, allocate
+from .config import SamplerConfig
+from .rows import Rows, RowUpdate, empty_rows
+
+
+@flax.struct.dataclass
+class SamplerState:
+    """The cache, a list over layers, and the per-row numbers."""
+
+    caches: list[LayerCache]
+    rows: Rows
+
+
+def initial_state(config: SamplerConfig, model: ModelConfig) -> SamplerState:
+    """Make a state in which every row is idle."""
+    rows = jax.tree.map(jnp.asarray, empty_rows(config.rows, config.max_stop_ids))
+    return SamplerState(caches=allocate(config, model), rows=rows)
+
+
+def apply_update(rows: Rows, update: RowUpdate) -> Rows:
+    """Replace the numbers of the changed rows."""
+
+    def choose(new: jax.Array, old: jax.Array) -> jax.Array:
+        changed = jnp.expand_dims(update.changed, tuple(range(1, old.ndim)))
+        return jnp.where(changed, new, old)
+
+    rows: Rows = jax.tree.map(choose, update.rows, rows)
+    return rows

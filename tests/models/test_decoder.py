@@ -1,0 +1,149 @@
+"""The decoder against a slow oracle, and the laws of packing."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headrace.pipeline.models.config import ModelConfig
+from headrace.pipeline.models.decoder import forward
+from headrace.pipeline.models.parameters import init
+
+VOCAB = 11
+MODELS = {
+    "multi-head, tied": ModelConfig(2, 12, 3, 3, 4, 10),
+    "grouped, qk-norm, untied": ModelConfig(
+        3, 10, 4, 2, 6, 8, qk_norm=True, tied_embeddings=False, rope_theta=50.0
+    ),
+}
+
+
+def make_params(config: ModelConfig, seed: int = 0) -> Any:
+    """Parameters in which every weight, norms included, differs from its start."""
+    params = init(config, VOCAB, jax.random.key(seed))
+    rng = np.random.default_rng(seed)
+
+    def disturb(weight: jax.Array) -> jax.Array:
+        return weight + jnp.asarray(0.3 * rng.standard_normal(weight.shape), jnp.float32)
+
+    return jax.tree.map(disturb, params)
+
+
+def oracle_hidden(params: Any, tokens: list[int], config: ModelConfig) -> np.ndarray:
+    """One sequence through the decoder in float64, one token and one head at a time."""
+    params = jax.tree.map(partial(np.asarray, dtype=np.float64), params)
+    stream = [params["embedding"][token] for token in tokens]
+    for index in range(config.num_layers):
+        weights = {name: stack[index] for name, stack in params["layers"].items()}
+        normed = [oracle_norm(x, weights["attention_norm"], config) for x in stream]
+        stream = [
+            x + oracle_attend(normed, at, weights, config) for at, x in enumerate(stream)
+        ]
+        normed = [oracle_norm(x, weights["ffn_norm"], config) for x in stream]
+        for at, x in enumerate(normed):
+            gate = x @ weights["gate"]
+            stream[at] = stream[at] + (gate / (1 + np.exp(-gate)) * (x @ weights["up"])) @ weights["down"]
+    return np.stack([oracle_norm(x, params["final_norm"], config) for x in stream])
+
+
+def oracle_attend(
+    normed: list[np.ndarray], at: int, weights: Any, config: ModelConfig
+) -> np.ndarray:
+    """What attention adds to the token at one position."""
+    total = np.zeros(config.width)
+    for head in range(config.num_heads):
+        kv_head = head * config.num_kv_heads // config.num_heads
+        query = oracle_head(normed[at], weights, "query", head, at, config)
+        scores, values = [], []
+        for before in range(at + 1):
+            key = oracle_head(normed[before], weights, "key", kv_head, before, config)
+            scores.append(query @ key / config.head_width**0.5)
+            values.append(normed[before] @ weights["value"][:, kv_head])
+        shares = np.exp(scores) / np.sum(np.exp(scores))
+        mixed = sum(share * value for share, value in zip(shares, values, strict=True))
+        total += mixed @ weights["output"][head]
+    return total
+
+
+def oracle_head(
+    x: np.ndarray, weights: Any, name: str, head: int, position: int, config: ModelConfig
+) -> np.ndarray:
+    """One rotated query or key: dimension i turns with i + h/2."""
+    vector = x @ weights[name][:, head]
+    if config.qk_norm:
+        vector = oracle_norm(vector, weights[f"{name}_norm"], config)
+    half = config.head_width // 2
+    turned = vector.copy()
+    for i in range(half):
+        angle = position * config.rope_theta ** (-2 * i / config.head_width)
+        turned[i] = vector[i] * np.cos(angle) - vector[i + half] * np.sin(angle)
+        turned[i + half] = vector[i + half] * np.cos(angle) + vector[i] * np.sin(angle)
+    return turned
+
+
+def oracle_norm(x: np.ndarray, weight: np.ndarray, config: ModelConfig) -> np.ndarray:
+    return x / np.sqrt(np.mean(x**2) + config.norm_eps) * weight
+
+
+def sequences(seed: int, lengths: list[int]) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, VOCAB, length).tolist() for length in lengths]
+
+
+def pack(rows: list[list[list[int]]], length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens, positions and segment ids of rows of sequences."""
+    tokens, positions, segments = np.zeros((3, len(rows), length), np.int32)
+    for row, members in enumerate(rows):
+        end = 0
+        for segment, member in enumerate(members, 1):
+            start, end = end, end + len(member)
+            tokens[row, start:end] = member
+            positions[row, start:end] = np.arange(len(member))
+            segments[row, start:end] = segment
+    return tokens, positions, segments
+
+
+@pytest.mark.parametrize("config", MODELS.values(), ids=MODELS.keys())
+@pytest.mark.parametrize("remat", [False, True])
+def test_forward_equals_the_oracle_for_packed_rows(config: ModelConfig, remat: bool) -> None:
+    params = make_params(config)
+    first, second, third = sequences(1, [5, 3, 7])
+    run = jax.jit(partial(forward, config=config, remat=remat))
+    hidden, head = run(params, *pack([[first, second], [third]], length=9))
+    assert hidden.dtype == head.dtype == jnp.float32
+    for got, tokens in [
+        (hidden[0, :5], first), (hidden[0, 5:8], second), (hidden[1, :7], third),
+    ]:  # fmt: skip
+        np.testing.assert_allclose(got, oracle_hidden(params, tokens, config), atol=2e-4)
+
+
+def test_the_head_is_the_embedding_only_where_they_are_tied() -> None:
+    for config in MODELS.values():
+        params = make_params(config)
+        _, head = forward(params, *pack([[[1, 2]]], 2), config=config)
+        same = np.array_equal(head, params["embedding"])
+        assert same == config.tied_embeddings
+
+
+def test_padding_gives_finite_values_and_gradients_and_leaks_nothing() -> None:
+    config = MODELS["grouped, qk-norm, untied"]
+    params = make_params(config)
+    [sequence] = sequences(2, [4])
+    tokens, positions, segments = pack([[sequence], []], length=6)
+
+    def loss(params: Any, tokens: np.ndarray) -> jax.Array:
+        hidden, head = forward(params, tokens, positions, segments, config=config)
+        used = (segments != 0)[:, :, None]
+        return jnp.where(used, jnp.sin(hidden @ head.T), 0.0).sum()
+
+    gradient = jax.jit(jax.grad(loss))
+    grads = gradient(params, tokens)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
+    other = np.where(segments == 0, 7, tokens)
+    # Gradients are sums over tokens; padding adds exact zeros to them.
+    jax.tree.map(np.testing.assert_array_equal, grads, gradient(params, other))
+    hidden, _ = forward(params, tokens, positions, segments, config=config)
+    assert np.isfinite(hidden).all()

@@ -1,0 +1,95 @@
+"""A tiny model, and requests that all differ."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+import trio
+
+from headrace.pipeline.models.config import ModelConfig
+from headrace.pipeline.models.decoder import forward
+from headrace.pipeline.models.parameters import init, unstack
+from headrace.pipeline.sampler.config import SamplerConfig
+from headrace.pipeline.types import Completion, Float32s, Sample, SampleRequest
+
+VOCAB = 19
+STOP = 3
+MODEL = ModelConfig(2, 16, 4, 2, 4, 24, qk_norm=True)
+CONFIG = SamplerConfig(
+    rows=5, context_tokens=24, decode_tokens=3, prefill_rows=2, prefill_tokens=4, max_stop_ids=2
+)
+
+
+@cache
+def learner_params(version: int) -> Any:
+    """Weights of a version; versions differ strongly."""
+    return jax.jit(partial(init, MODEL, VOCAB))(jax.random.key(version))
+
+
+@cache
+def sampler_params(version: int) -> Any:
+    return jax.jit(unstack)(learner_params(version))
+
+
+def make_request(
+    seed: int, *, temperature: float = 1.0, max_tokens: int | None = None, priority: int = 0
+) -> SampleRequest:
+    """A request decided by its seed: prompt of 1 to 14 tokens, budget of 1 to 8."""
+    rng = np.random.default_rng(seed)
+    return SampleRequest(
+        tokens=rng.integers(0, VOCAB, rng.integers(1, 15)).astype(np.int32),
+        max_tokens=int(rng.integers(1, 9)) if max_tokens is None else max_tokens,
+        stop_ids=(STOP,),
+        key=(seed, 7 * seed + 1),
+        temperature=temperature,
+        priority=priority,
+    )
+
+
+@cache
+def _compiled_forward() -> Any:
+    return jax.jit(partial(forward, config=MODEL))
+
+
+def learner_logprobs(
+    params: Any, request: SampleRequest, completion: Completion
+) -> Float32s:
+    """Logprobs of the sampled tokens by the learner's forward pass, at the temperature."""
+    length = CONFIG.context_tokens
+    sequence = np.concatenate([request.tokens, completion.tokens])
+    tokens, segments = np.zeros((2, 1, length), np.int32)
+    tokens[0, : len(sequence)] = sequence
+    segments[0, : len(sequence)] = 1
+    hidden, head = _compiled_forward()(params, tokens, np.arange(length, dtype=np.int32)[None], segments)
+    logits = np.asarray(hidden[0], np.float64) @ np.asarray(head, np.float64).T
+    logits /= request.temperature or 1.0
+    logprobs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    sampled = np.arange(len(request.tokens), len(sequence))
+    return logprobs[sampled - 1, sequence[sampled]].astype(np.float32)
+
+
+async def sample_all(
+    sample: Sample, requests: Sequence[SampleRequest]
+) -> list[Completion]:
+    """Sample all requests at the same time; completions in the order of the requests."""
+    completions: dict[int, Completion] = {}
+
+    async def one(index: int) -> None:
+        completions[index] = await sample(requests[index])
+
+    async with trio.open_nursery() as nursery:
+        for index in range(len(requests)):
+            nursery.start_soon(one, index)
+    return [completions[index] for index in range(len(requests))]
+
+
+Body = Callable[[Any], Awaitable[None]]
+
+
+def assert_same(left: Completion, right: Completion) -> None:
+    """Bit for bit: tokens and logprobs."""
+    np.testing.assert_array_equal(left.tokens, right.tokens)
+    np.testing.assert_array_equal(left.logprobs, right.logprobs)
+    assert left.finish == right.finish
