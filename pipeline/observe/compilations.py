@@ -54,6 +54,6 @@ class CompilationCounter:
     ) -> None:
         monitoring.unregister_event_duration_listener(self._on_duration)
 
-    def _on_duration(self, event: str, _seconds: float, **_labels: str | int) -> None:
+    def _on_duration(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _COMPILED:
             self._total += 1

@@ -3,6 +3,7 @@
 All characters used are one terminal cell wide.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -47,10 +48,7 @@ def _averaged(values: Sequence[float], count: int) -> list[float]:
     if len(values) <= count:
         return list(values)
     edges = [index * len(values) // count for index in range(count + 1)] if count else []
-    return [
-        sum(values[start:end]) / (end - start)
-        for start, end in zip(edges, edges[1:], strict=False)
-    ]
+    return [sum(values[start:end]) / (end - start) for start, end in itertools.pairwise(edges)]
 
 
 def bar(share: float, *, width: int) -> str:

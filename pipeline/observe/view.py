@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 
 from rich.console import Console
 
-from .graphs import number
+from .graphs import NOTHING, number
 from .live import LiveView
 from .sinks import Record
 
@@ -122,4 +122,4 @@ def _can_show_panel(stream: TextIO) -> bool:
 def _ascii_number(value: float | int | str | None) -> str:
     if isinstance(value, str):
         return value
-    return number(value).replace("–", "-")
+    return number(value).replace(NOTHING, "-")

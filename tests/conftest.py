@@ -1,0 +1,42 @@
+"""Strict settings for every test: eight CPU devices, no silent promotion, no thread left behind."""
+
+import threading
+from collections.abc import Iterator
+
+import hypothesis
+import jax
+import pytest
+
+_TRIO_WORKER = "Trio thread"
+
+# Both must be set before the first device is used.
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# The same examples on every machine: a failure is found again by running the test again.
+# Compilation makes the first example slow, so there is no deadline for one.
+hypothesis.settings.register_profile(
+    "headrace",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=50,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("headrace")
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """Fail a test that leaves a thread of its own.
+
+    Trio keeps idle worker threads for the next call; they are daemons and end by themselves.
+    """
+    before = set(threading.enumerate())
+    yield
+    left = [thread.name for thread in threading.enumerate() if thread not in before]
+    left = [name for name in left if not name.startswith(_TRIO_WORKER)]
+    assert not left, f"the test left threads running: {left}"
