@@ -1,0 +1,59 @@
+"""Trees of arrays on a mesh: from logical axes to shardings, and arrays placed by them.
+
+Placing changes where an array's parts lie, never a value.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from .rules import Rules, partition_spec
+
+Tree = Any
+
+
+def tree_shardings(axes: Tree, mesh: Mesh, rules: Rules) -> Tree:
+    """Turn a tree of logical axes into a tree of shardings.
+
+    Args:
+      axes: a tree whose leaves are tuples of logical axis names, as in
+        `{"embedding": ("vocab", "embed"), "norm": ("embed",)}`.
+      mesh: has every mesh axis that the rules name for these axes.
+      rules: see `partition_spec`.
+
+    Returns:
+      The same tree of `NamedSharding`s.
+    """
+
+    def sharding(leaf: tuple[str | None, ...]) -> NamedSharding:
+        return NamedSharding(mesh, partition_spec(leaf, rules))
+
+    return jax.tree.map(sharding, axes, is_leaf=_is_axes)
+
+
+def replicated(tree: Tree, mesh: Mesh) -> Tree:
+    """Give every leaf the sharding that puts a whole copy on each device."""
+    return jax.tree.map(lambda _: NamedSharding(mesh, partition_spec((), {})), tree)
+
+
+def shard(tree: Tree, shardings: Tree) -> Tree:
+    """Place host or single-device arrays by the shardings, a tree like theirs or a prefix.
+
+    The result may share memory with `tree`; to move arrays between meshes see `reshard`.
+    """
+    return jax.device_put(tree, shardings)
+
+
+def init_sharded(init: Callable[..., Tree], shardings: Tree, *operands: Any) -> Tree:
+    """Run `init(*operands)` so that each device makes only its own shards.
+
+    No device ever holds a whole array that is cut. With the default, partitionable random bits
+    the values do not depend on the mesh.
+    """
+    return jax.jit(init, out_shardings=shardings)(*operands)
+
+
+def _is_axes(node: Any) -> bool:
+    return isinstance(node, tuple) and all(isinstance(name, str | None) for name in node)
