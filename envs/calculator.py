@@ -18,7 +18,7 @@ from typing import Self
 from .arithmetic import ArithmeticTextError, evaluate
 from .base import EnvSpec, Split, StepResult, Task
 from .messages import Message, ToolCall
-from .tools import Tool, ToolError, tool
+from .tools import ToolError, tool
 
 CHARACTERS = "0123456789+()"
 WORDS = ("calculator", "error")
@@ -44,11 +44,13 @@ def calculator(expression: str) -> int:
         raise ToolError(_ERROR) from None
 
 
+_TOOL = tool(calculator)
+
+
 class CalculatorEnv:
     """One sum to answer. `task.data` has the operands `left` and `right`."""
 
     def __init__(self) -> None:
-        self._tool: Tool = tool(calculator)
         self._answer = ""
         self._calls = 0
         self._tool_used = False
@@ -82,9 +84,9 @@ class CalculatorEnv:
         return StepResult((Message("tool", content),), info=self._info(success=False))
 
     async def _call(self, call: ToolCall) -> str:
-        if call.name != self._tool.name:
+        if call.name != _TOOL.name:
             return _ERROR
-        result = await self._tool(call)
+        result = await _TOOL(call)
         self._tool_used = self._tool_used or not result.is_error
         return _ERROR if result.is_error else result.content
 

@@ -5,6 +5,7 @@ Invariant: a value that `convert` returns has the hinted type; a value that does
 """
 
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -61,8 +62,8 @@ def convert(value: Any, hint: Any) -> Any:
         return [convert(item, arguments[0]) for item in value]
     if origin is Literal and any(value == a and type(value) is type(a) for a in arguments):
         return value
-    if hint is float and type(value) is int:
-        return _as_float(value)
+    if hint is float and type(value) in (int, float):
+        return _finite(value)
     if hint in _NAMES and type(value) is hint:
         return value
     if (hint is list or _is_dict(hint)) and isinstance(value, origin or hint):
@@ -122,11 +123,14 @@ def _is_dict(hint: Any) -> bool:
     return hint is dict or typing.get_origin(hint) is dict
 
 
-def _as_float(value: int) -> float:
+def _finite(value: int | float) -> float:
     try:
-        return float(value)
-    except OverflowError:
-        raise ArgumentError("must be a number below 1e308") from None
+        number = float(value)
+    except OverflowError:  # an integer beyond the floats
+        number = math.inf
+    if not math.isfinite(number):
+        raise ArgumentError("must be a finite number, at most about 1e308")
+    return number
 
 
 def _refuse_constant(name: str) -> None:
