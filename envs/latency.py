@@ -34,8 +34,8 @@ class LatencyConfig:
     """bimodal: how often an answer takes `tail_seconds`; the others share what is left."""
     tail_seconds: float = 0.5
     """bimodal: how long the slow answers take."""
-    max_seconds: float = 60.0
-    """No answer takes longer; the cap lowers the mean."""
+    max_seconds: float = 30.0
+    """No answer takes longer, which lowers the mean; keep it below the rollout's deadline."""
     seed: int = 0
     """Another seed gives other latencies from the same distribution."""
 
