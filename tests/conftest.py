@@ -1,4 +1,4 @@
-"""Strict settings for every test: eight CPU devices, no silent promotion, no thread left behind."""
+"""Strict settings for every test: eight CPU devices, no silent promotion, no thread left."""
 
 import threading
 from collections.abc import Iterator

@@ -15,12 +15,14 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
+from .cells import Progress
 from .graphs import History
-from .panel import PanelContent, Progress, render_panel
+from .panel import PanelContent, render_panel
 from .sinks import Record
 
 _SECONDS_BETWEEN_FRAMES = 0.1
 _STEPS_FOR_ESTIMATE = 20
+_NOTES_KEPT = 20
 
 
 class LiveView:
@@ -49,6 +51,8 @@ class LiveView:
         self._record: Record = {}
         self._rewards, self._successes = History(), History()
         console = Console(file=stream)
+        self._size = console.size
+        self._notes: deque[str] = deque(maxlen=_NOTES_KEPT)
         self._live = Live(console=console, auto_refresh=False, get_renderable=self._frame)
         self._live.start(refresh=True)
 
@@ -77,6 +81,7 @@ class LiveView:
 
     def note(self, text: str) -> None:
         """Print a line above the panel, where it stays."""
+        self._notes.append(text)
         self._live.console.print(Text(text))
 
     def refresh(self) -> None:
@@ -100,7 +105,17 @@ class LiveView:
         now = self._clock()
         if at_once or now - self._drawn_seconds >= _SECONDS_BETWEEN_FRAMES:
             self._drawn_seconds = now
+            if self._live.console.size != self._size:
+                self._start_again()
             self._live.refresh()
+
+    def _start_again(self) -> None:
+        """Clear the screen: a terminal that was resized has torn the last frame apart."""
+        console = self._live.console
+        self._size = console.size
+        console.clear()
+        for text in self._notes:
+            console.print(Text(text))
 
     def _frame(self) -> "_Frame":
         content = PanelContent(
@@ -122,7 +137,8 @@ class _Frame:
     content: PanelContent
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width, height = options.max_width, options.size.height - 1
+        # Room behind the last line for the "^C" that a terminal echoes, else it would wrap.
+        width, height = options.max_width - 2, options.size.height - 1
         for line in render_panel(self.content, width=width, height=height):
             for text, style in line:
                 yield Segment(text, Style.parse(style))

@@ -94,7 +94,7 @@ def _write_whole(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def _without_none(value: Any) -> Any:

@@ -7,7 +7,7 @@ record can never end a run.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TextIO
+from typing import Literal, Protocol, TextIO
 
 from rich.console import Console
 
@@ -15,17 +15,18 @@ from .graphs import NOTHING, number
 from .live import LiveView
 from .sinks import Record
 
+ViewKind = Literal["auto", "live", "plain"]
+
 _COLUMNS = (  # name in the record, label, width of the number
-    ("reward", "reward", 7),
+    ("reward", "reward", 6),
     ("success", "success", 5),
-    ("lag_mean", "lag", 5),
-    ("lag_max", "max", 3),
-    ("loss", "loss", 7),
-    ("tokens_per_second", "tokens/s", 6),
-    ("trajectories_per_hour", "trajectories/h", 6),
+    ("lag_mean", "lag", 4),
+    ("lag_max", "max", 2),
+    ("tokens_per_second", "tokens/s", 5),
+    ("trajectories_per_hour", "trajectories/h", 5),
     ("sampler_busy", "sampler", 5),
     ("learner_busy", "learner", 5),
-    ("episodes_in_flight", "in flight", 5),
+    ("episodes_in_flight", "in flight", 3),
 )
 _SECONDS_BETWEEN_PHASE_LINES = 10.0
 
@@ -97,13 +98,19 @@ class PlainView:
 
 
 @contextmanager
-def open_view(recipe: str, total_steps: int, *, stream: TextIO) -> Iterator[View]:
-    """Open the live panel on a terminal that can show it, plain lines elsewhere.
+def open_view(
+    recipe: str, total_steps: int, *, stream: TextIO, kind: ViewKind = "auto"
+) -> Iterator[View]:
+    """Open a view of a run; the terminal is restored on every way out of the block.
 
-    The terminal is restored on every way out of the block.
+    Args:
+      recipe: its name, for the title.
+      total_steps: how many updates there will be.
+      stream: where to show it.
+      kind: `auto` is the live panel on a terminal that can show it, plain lines elsewhere.
     """
     view: View
-    if _can_show_panel(stream):
+    if kind == "live" or (kind == "auto" and _can_show_panel(stream)):
         view = LiveView(recipe, total_steps, stream=stream)
     else:
         view = PlainView(total_steps, stream=stream)
