@@ -1,5 +1,5 @@
 """Where arrays live: meshes, axis rules, partitioning, moving between meshes. Imports JAX only.
 
-Model code names logical axes ("embed", "heads", "rows"); `rules` maps them to mesh axes; only
+Model code names logical axes ("width", "heads", "rows"); `rules` maps them to mesh axes; only
 this package knows devices.
 """

@@ -32,8 +32,8 @@ def make_mesh(devices: Sequence[jax.Device], axes: Mapping[str, int]) -> Mesh:
       ValueError: where the sizes don't multiply to the number of devices.
 
     Example:
-      >>> make_mesh(jax.devices()[:1], {"fsdp": 1, "tensor": 1}).shape
-      OrderedDict({'fsdp': 1, 'tensor': 1})
+      >>> make_mesh(jax.devices()[:1], {"fsdp": 1, "tensor": 1}).axis_names
+      ('fsdp', 'tensor')
     """
     sizes = tuple(axes.values())
     if min(sizes, default=1) < 1 or math.prod(sizes) != len(devices):

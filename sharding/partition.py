@@ -19,7 +19,7 @@ def tree_shardings(axes: Tree, mesh: Mesh, rules: Rules) -> Tree:
 
     Args:
       axes: a tree whose leaves are tuples of logical axis names, as in
-        `{"embedding": ("vocab", "embed"), "norm": ("embed",)}`.
+        `{"embedding": ("vocab", "width"), "norm": ("width",)}`.
       mesh: has every mesh axis that the rules name for these axes.
       rules: see `partition_spec`.
 

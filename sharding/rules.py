@@ -18,7 +18,7 @@ LogicalAxes = Sequence[str | None]
 
 LEARNER_RULES: Rules = {
     "layers": None,
-    "embed": FSDP,  # the width of weights
+    "width": FSDP,  # of weights
     "heads": TENSOR,
     "kv_heads": TENSOR,
     "head_width": None,
@@ -26,11 +26,11 @@ LEARNER_RULES: Rules = {
     "vocab": TENSOR,
     "rows": FSDP,  # of a batch
     "tokens": None,
-    "activation": None,  # the width of activations, which stand beside "rows"
+    "activation": None,  # their width, which stands beside "rows"
 }
 """Parameters and optimizer state are cut over all devices, a batch by rows."""
 
-SAMPLER_RULES: Rules = {**LEARNER_RULES, "embed": None}
+SAMPLER_RULES: Rules = {**LEARNER_RULES, "width": None}
 """Weights are whole but for the "tensor" axis, so that decoding gathers nothing."""
 
 
@@ -45,8 +45,8 @@ def partition_spec(axes: LogicalAxes, rules: Rules) -> PartitionSpec:
       ValueError: for an unknown name, or two dimensions on one mesh axis.
 
     Example:
-      >>> partition_spec(("layers", "embed", "ffn"), LEARNER_RULES)
-      PartitionSpec(None, 'fsdp', 'tensor')
+      >>> tuple(partition_spec(("layers", "width", "ffn"), LEARNER_RULES))
+      (None, 'fsdp', 'tensor')
     """
     entries = [_mesh_axes(name, rules) for name in axes]
     used = Counter(axis for entry in entries for axis in _as_tuple(entry))
