@@ -1,1 +1,54 @@
-"""Headrace: asynchronous reinforcement learning of language-model agents in JAX."""
+"""Headrace: asynchronous reinforcement learning of language-model agents in JAX.
+
+The records and errors that all parts share are importable from here. Everything else has its
+place along the path of a trajectory: see `headrace.pipeline`, `headrace.envs` (how to write an
+environment) and `headrace.sharding`. Importing this module doesn't import JAX.
+"""
+
+from .envs.base import Env as Env
+from .envs.base import EnvSpec as EnvSpec
+from .envs.base import StepResult as StepResult
+from .envs.base import Task as Task
+from .envs.messages import Message as Message
+from .envs.messages import ToolCall as ToolCall
+from .pipeline.errors import ConfigError as ConfigError
+from .pipeline.errors import HeadraceError as HeadraceError
+from .pipeline.errors import PipelineStalled as PipelineStalled
+from .pipeline.errors import StageFailed as StageFailed
+from .pipeline.types import Completion as Completion
+from .pipeline.types import EpisodeFailure as EpisodeFailure
+from .pipeline.types import FailureKind as FailureKind
+from .pipeline.types import FinishReason as FinishReason
+from .pipeline.types import GroupOutcome as GroupOutcome
+from .pipeline.types import Sampler as Sampler
+from .pipeline.types import SampleRequest as SampleRequest
+from .pipeline.types import StopReason as StopReason
+from .pipeline.types import TrainBatch as TrainBatch
+from .pipeline.types import Trajectory as Trajectory
+from .pipeline.types import TrajectoryGroup as TrajectoryGroup
+from .pipeline.types import Turn as Turn
+
+__all__ = [
+    "Completion",
+    "ConfigError",
+    "Env",
+    "EnvSpec",
+    "EpisodeFailure",
+    "FailureKind",
+    "FinishReason",
+    "GroupOutcome",
+    "HeadraceError",
+    "Message",
+    "PipelineStalled",
+    "SampleRequest",
+    "Sampler",
+    "StageFailed",
+    "StepResult",
+    "StopReason",
+    "Task",
+    "ToolCall",
+    "TrainBatch",
+    "Trajectory",
+    "TrajectoryGroup",
+    "Turn",
+]

@@ -112,8 +112,9 @@ def counts(record: Mapping[str, Scalar], width: int) -> Line:
     return line
 
 
-def edge(start: str, left: Line, right: Line, end: str, width: int) -> Line:
+def edge(corners: tuple[str, str], left: Line, right: Line, *, width: int) -> Line:
     """Draw a border with text in it; the right text goes first where both don't fit."""
+    start, end = corners
     room = width - cell_len(start) - cell_len(end)
     if length(left) + length(right) > room:
         right = []

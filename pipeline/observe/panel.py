@@ -109,9 +109,9 @@ def _one_column(record: Mapping[str, Scalar], width: int) -> list[Line]:
 def _top(content: PanelContent, width: int) -> Line:
     title = [(" headrace ", "bold cyan"), (f"{cells.printable(content.recipe)} ", "bold")]
     phase = [(f" {cells.printable(content.phase)} ", "cyan")] if content.phase else []
-    return cells.edge("╭─", title, phase, "─╮", width)
+    return cells.edge(("╭─", "─╮"), title, phase, width=width)
 
 
 def _bottom(content: PanelContent, width: int) -> Line:
     elapsed = [(f" {duration(content.elapsed_seconds)} ", cells.NAME)]
-    return cells.edge("╰─", [], elapsed, "─╯", width)
+    return cells.edge(("╰─", "─╯"), [], elapsed, width=width)
