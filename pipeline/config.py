@@ -1,0 +1,109 @@
+"""A recipe: the settings of all stages, composed and checked against each other once.
+
+Each stage's config lives beside the stage; `recipes` reads them from TOML files.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..envs.builtin import EnvConfig
+from .algorithms.losses import AlgorithmConfig
+from .errors import ConfigError
+from .evaluate import EvaluateConfig
+from .groups.ledger import Schedule
+from .learner.optimizer import LearnerConfig
+from .models.config import ModelConfig
+from .offline.sft import SftConfig
+from .prompts import PromptsConfig
+from .rollout.config import RolloutConfig
+from .sampler.config import SamplerConfig
+from .text.renderer import TextConfig
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What is asked of a run as a whole.
+
+    Raises:
+      ConfigError: for impossible numbers.
+    """
+
+    name: str = "custom"
+    """The recipe's name, for the run directory and the summary."""
+    dir: str | None = None
+    """The run directory; must not hold a run yet. Default: runs/<name>-<time>."""
+    steps: int = 30
+    """Updates of the learner."""
+    seed: int = 0
+    """Decides parameters, task order and every sampled token."""
+    view: Literal["auto", "live", "plain"] = "auto"
+    """auto: live on a terminal, else one plain line a step."""
+    group_failures: int = 32
+    """So many groups in a row that all failed end the run."""
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("steps", 0), ("seed", 0), ("group_failures", 1)):
+            value = getattr(self, name)
+            if not lowest <= value < 2**63:
+                raise ConfigError(
+                    f"run.{name} must be in {lowest}..2**63 - 1, got {value}; "
+                    f"set --run.{name.replace('_', '-')}"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """All settings of a training run; see each stage's config for its fields.
+
+    Raises:
+      ConfigError: where stages contradict each other.
+    """
+
+    run: RunConfig = field(default_factory=RunConfig)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    prompts: PromptsConfig = field(default_factory=PromptsConfig)
+    text: TextConfig = field(default_factory=TextConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    schedule: Schedule = field(default_factory=Schedule)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    warm_start: SftConfig = field(default_factory=SftConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+
+    def __post_init__(self) -> None:
+        _check_group_size(self)
+        _check_tokens(self)
+        _check_temperature(self)
+
+
+def _check_group_size(recipe: Recipe) -> None:
+    rollout = recipe.rollout
+    if rollout.group_size < 2:
+        raise ConfigError(
+            "rollout.group_size must be >= 2, since an advantage compares the members of a "
+            f"group, got {rollout.group_size}; set --rollout.group-size"
+        )
+
+
+def _check_tokens(recipe: Recipe) -> None:
+    needed = recipe.rollout.max_tokens
+    rooms = {
+        "sampler.context_tokens": recipe.sampler.context_tokens,
+        "learner.row_tokens": recipe.learner.row_tokens,
+    }
+    for name, room in rooms.items():
+        if room < needed:
+            raise ConfigError(
+                f"{name} must be >= rollout.max_tokens ({needed}), got {room}; raise "
+                f"--{name.replace('_', '-')} or lower --rollout.max-tokens"
+            )
+
+
+def _check_temperature(recipe: Recipe) -> None:
+    if recipe.rollout.temperature == 0:
+        raise ConfigError(
+            "rollout.temperature must be > 0 for training, since the members of a group would "
+            "all be the same, got 0; set --rollout.temperature"
+        )

@@ -1,0 +1,126 @@
+"""Recipes as TOML files, the built-in ones beside this module.
+
+Law 20: a key that no stage knows is an error, and so is a value of another type.
+"""
+
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from ..config import Recipe
+from ..errors import ConfigError
+
+T = TypeVar("T")
+
+_FOLDER = Path(__file__).parent
+
+
+def load_recipe(name_or_file: str) -> Recipe:
+    """Load a built-in recipe by name, or a TOML file.
+
+    Raises:
+      ConfigError: for an unknown name, a missing or malformed file, an unknown key, a value
+        of the wrong type.
+
+    Example:
+      >>> load_recipe("calculator").run.name
+      'calculator'
+    """
+    path = _find(name_or_file)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"can't read the recipe {path}: {error}") from error
+    table.setdefault("run", {}).setdefault("name", path.stem)
+    return _from_table(Recipe, table, where=f"{path.name}: ")
+
+
+def builtin_recipes() -> dict[str, str]:
+    """Return name → first comment line of every built-in recipe."""
+    first_lines = {
+        path.stem: path.read_text(encoding="utf-8").splitlines()[0]
+        for path in sorted(_FOLDER.glob("*.toml"))
+    }
+    return {name: line.lstrip("# ") for name, line in first_lines.items()}
+
+
+def to_table(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe as TOML tables; `None` values are left out, as TOML has none.
+
+    Law: loading what this gives yields the same recipe.
+    """
+    return {
+        section: {key: value for key, value in entries.items() if value is not None}
+        for section, entries in asdict(recipe).items()
+    }
+
+
+def _find(name_or_file: str) -> Path:
+    builtin = _FOLDER / f"{name_or_file}.toml"
+    if name_or_file in builtin_recipes():
+        return builtin
+    path = Path(name_or_file)
+    if path.suffix == ".toml" and path.is_file():
+        return path
+    if path.suffix == ".toml" or path.parent != Path():
+        raise ConfigError(f"there is no recipe file {name_or_file}; give an existing .toml file")
+    known = ", ".join(builtin_recipes())
+    raise ConfigError(
+        f"unknown recipe {name_or_file!r}{_did_you_mean(name_or_file, builtin_recipes())}; "
+        f"the built-in ones are {known}; or give a .toml file"
+    )
+
+
+def _from_table(cls: type[T], table: Mapping[str, Any], *, where: str) -> T:
+    """Build a (nested) frozen dataclass from TOML, checking keys and types."""
+    hints = get_type_hints(cls)
+    known = [item.name for item in fields(cls)]  # type: ignore[arg-type]  # T is a dataclass
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in known:
+            raise ConfigError(
+                f"{where}unknown key {key!r}{_did_you_mean(key, known)}; "
+                f"the keys there are {', '.join(known)}"
+            )
+        values[key] = _convert(hints[key], value, where=f"{where}{key}")
+    try:
+        return cls(**values)
+    except (ConfigError, ValueError) as error:
+        raise ConfigError(f"{where}{error}") from error
+
+
+def _convert(hint: Any, value: Any, *, where: str) -> Any:
+    if is_dataclass(hint) and isinstance(value, Mapping):
+        return _from_table(typing.cast(type[Any], hint), value, where=f"{where}.")
+    if get_origin(hint) is Literal and value in get_args(hint):
+        return value
+    if get_origin(hint) is types.UnionType:
+        (hint,) = (option for option in get_args(hint) if option is not type(None))
+        return _convert(hint, value, where=where)
+    if get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(_convert(get_args(hint)[0], item, where=where) for item in value)
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is hint:
+        return value
+    raise ConfigError(f"{where} must be {_describe(hint)}, got {value!r}")
+
+
+def _describe(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(repr(option) for option in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"a list of {_describe(get_args(hint)[0])}"
+    if is_dataclass(hint):
+        return "a table"
+    return {str: "text", int: "an integer", float: "a number", bool: "true or false"}[hint]
+
+
+def _did_you_mean(wrong: str, known: typing.Iterable[str]) -> str:
+    close = difflib.get_close_matches(wrong, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

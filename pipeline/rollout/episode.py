@@ -1,0 +1,202 @@
+"""One episode: the policy and an environment talk until one of them is done.
+
+The outcome is a value. What an environment or the sampler does wrong becomes an
+`EpisodeFailure` of a stated kind, here and nowhere else; `SystemExit`, `KeyboardInterrupt`
+and cancellation are nobody's outcome and pass through. An environment that was opened is
+closed, whatever happens.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+import trio
+
+from ...envs.base import Env, StepResult, Task
+from ..text.renderer import Renderer
+from ..types import (
+    Completion,
+    EpisodeFailure,
+    FailureKind,
+    FinishReason,
+    Outcome,
+    Sample,
+    SampleRequest,
+    StopReason,
+    Trajectory,
+)
+from .config import RolloutConfig
+from .trajectory import TrajectoryBuilder
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What every episode of a run shares."""
+
+    make_env: Callable[[], Env]
+    renderer: Renderer
+    sample: Sample
+    config: RolloutConfig
+
+
+@dataclass(frozen=True)
+class EpisodeIdentity:
+    """What tells one episode from all others of the run.
+
+    Attributes:
+      key: two uint32, the trajectory's sampling key.
+      env_seed: the environment's own randomness.
+      priority: the sampler serves smaller numbers first.
+    """
+
+    key: tuple[int, int]
+    env_seed: int
+    priority: int = 0
+
+
+class _Fault(Exception):
+    def __init__(self, kind: FailureKind, text: str):
+        super().__init__(text)
+        self.kind = kind
+
+
+async def run_episode(rollout: Rollout, task: Task, identity: EpisodeIdentity) -> Outcome:
+    """Run one episode to its end.
+
+    Every call of the environment and the sampler has the deadline that the config states.
+
+    Returns:
+      A `Trajectory`, or an `EpisodeFailure` if the environment or the sampler failed.
+    """
+    episode = _Episode(rollout, task, identity)
+    try:
+        async with _opened(rollout) as env:
+            return await episode.run(env)
+    except _Fault as fault:
+        return EpisodeFailure(fault.kind, str(fault), episode.record.messages)
+
+
+class _Episode:
+    """The state of one running episode: its record and its clock."""
+
+    def __init__(self, rollout: Rollout, task: Task, identity: EpisodeIdentity):
+        self._rollout = rollout
+        self._config = rollout.config
+        self._task = task
+        self._identity = identity
+        self._began = trio.current_time()
+        self.record = TrajectoryBuilder([])
+
+    async def run(self, env: Env) -> Trajectory:
+        await self._reset(env)
+        for turn in range(self._config.max_turns):
+            finish = await self._act()
+            if finish is not FinishReason.STOP:
+                return self._finish(self._why_cut(), {})
+            result = await self._answer(env)
+            if result.terminated or result.truncated:
+                over = StopReason.TERMINATED if result.terminated else StopReason.TRUNCATED
+                return self._finish(over, result.info)
+            if turn + 1 < self._config.max_turns and not self._observe(result):
+                return self._finish(StopReason.MAX_TOKENS, result.info)
+        return self._finish(StopReason.MAX_TURNS, result.info)
+
+    async def _reset(self, env: Env) -> None:
+        with _env_boundary(self._config, "reset"):
+            messages = await env.reset(self._task, self._identity.env_seed)
+            prompt = self._rollout.renderer.prompt(messages)
+        self.record.say(messages)
+        self.record.observe(prompt)
+        if not 1 <= len(prompt) < self._config.max_tokens:
+            raise _Fault(
+                FailureKind.OVERLONG,
+                f"task {self._task.id!r} has a prompt of {len(prompt)} tokens, which must be in "
+                f"1..{self._config.max_tokens - 1}; raise --rollout.max-tokens",
+            )
+
+    async def _act(self) -> FinishReason:
+        """Let the policy speak once."""
+        began = trio.current_time()
+        completion = await self._sample()
+        if not len(completion.tokens):
+            raise _Fault(
+                FailureKind.OVERLONG,
+                f"{len(self.record)} tokens don't fit the sampler; raise --sampler.context-tokens",
+            )
+        self.record.act(completion, sample_seconds=trio.current_time() - began)
+        return completion.finish
+
+    async def _sample(self) -> Completion:
+        room = self._config.max_tokens - len(self.record)
+        request = SampleRequest(
+            tokens=self.record.tokens,
+            max_tokens=min(self._config.max_turn_tokens, room),
+            stop_ids=self._rollout.renderer.stop_ids,
+            key=self._identity.key,
+            temperature=self._config.temperature,
+            priority=self._identity.priority,
+        )
+        kinds = FailureKind.SAMPLER_ERROR, FailureKind.SAMPLER_TIMEOUT
+        with _boundary("sample", kinds, self._config.sample_deadline_seconds):
+            return await self._rollout.sample(request)
+
+    async def _answer(self, env: Env) -> StepResult:
+        """Let the environment answer the turn sampled last."""
+        began = trio.current_time()
+        message = self._rollout.renderer.parse(self.record.last_turn_tokens)
+        self.record.say([message])
+        with _env_boundary(self._config, "step"):
+            result = await env.step(message)
+        self.record.say(result.messages)
+        self.record.answered(reward=float(result.reward), env_seconds=trio.current_time() - began)
+        return result
+
+    def _observe(self, result: StepResult) -> bool:
+        """Append what the policy reads next; false if no token could be sampled after it."""
+        with _env_boundary(self._config, "step"):
+            ids = self._rollout.renderer.delta(result.messages)
+        if len(self.record) + len(ids) >= self._config.max_tokens:
+            return False
+        self.record.observe(ids)
+        return True
+
+    def _why_cut(self) -> StopReason:
+        full = len(self.record) >= self._config.max_tokens
+        return StopReason.MAX_TOKENS if full else StopReason.MAX_TURN_TOKENS
+
+    def _finish(self, reason: StopReason, info: Mapping[str, float]) -> Trajectory:
+        return self.record.finish(reason, info=info, seconds=trio.current_time() - self._began)
+
+
+@asynccontextmanager
+async def _opened(rollout: Rollout) -> AsyncIterator[Env]:
+    """Open an environment; close it even when cancelled, within the deadline."""
+    with _env_boundary(rollout.config, "open"):
+        env = await rollout.make_env().__aenter__()
+    try:
+        yield env
+    finally:
+        with trio.CancelScope(shield=True), _env_boundary(rollout.config, "close"):
+            await env.__aexit__(None, None, None)
+
+
+@contextmanager
+def _boundary(
+    what: str, kinds: tuple[FailureKind, FailureKind], deadline_seconds: float
+) -> Iterator[None]:
+    """Turn an error or a missed deadline into a fault of kind `kinds` (error, timeout)."""
+    error_kind, timeout_kind = kinds
+    try:
+        with trio.fail_after(deadline_seconds):
+            yield
+    except trio.TooSlowError as error:
+        raise _Fault(timeout_kind, f"{what} took more than {deadline_seconds} s") from error
+    except Exception as error:
+        raise _Fault(error_kind, f"{what}: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _env_boundary(config: RolloutConfig, what: str) -> Iterator[None]:
+    kinds = FailureKind.ENV_ERROR, FailureKind.ENV_TIMEOUT
+    with _boundary(f"environment {what}", kinds, config.env_deadline_seconds):
+        yield

@@ -1,0 +1,239 @@
+"""The main job: from a recipe to a trained policy, a run directory and a summary.
+
+The phases, in order: compile, warm start, evaluate, learn by reinforcement, evaluate. The
+run's files are whole whenever it ends; a signal ends it in order, with all environments closed.
+"""
+
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import trio
+
+from .assemble import (
+    assemble,
+    conversations,
+    initial_params,
+    make_learner,
+    make_pack,
+    make_sft_learner,
+)
+from .config import Recipe
+from .controller import Controller, Stages, Update
+from .evaluate import Evaluation, evaluate
+from .journal import Journal, Totals
+from .learner.service import Learner
+from .models.parameters import Params, unstack
+from .observe.compilations import CompilationCounter
+from .observe.metrics import peak_rss_bytes
+from .observe.run_directory import RunDirectory
+from .observe.view import View
+from .offline.sft import warm_start
+from .weight_sync import Convert, compile_convert, publish
+
+REFRESH_SECONDS = 0.25
+
+
+class Job:
+    """One run of a recipe. Make it, await `run`, then read `summary`."""
+
+    def __init__(self, recipe: Recipe, directory: RunDirectory, view: View):
+        """Build the parts; raise a `ConfigError` before anything is started."""
+        self._recipe = recipe
+        self._directory = directory
+        self._view = view
+        self._parts = assemble(recipe)
+        self._began = time.monotonic()
+        self._compilations = CompilationCounter()
+        self._learner: Learner | None = None
+        self._controller: Controller | None = None
+        self._journal: Journal | None = None
+        self._evaluations: dict[str, Evaluation] = {}
+        self.interrupted_by: signal.Signals | None = None
+
+    async def run(self) -> None:
+        """Run all phases, or as far as a signal or an error lets it.
+
+        Raises:
+          StageFailed: in an exception group, if a stage of the pipeline fails.
+        """
+        self._directory.write_config(asdict(self._recipe))
+        with (
+            self._compilations,
+            closing(self._directory.open_metrics()) as metrics,
+            closing(self._directory.open_trajectories()) as trajectories,
+        ):
+            self._journal = Journal(
+                self._view, metrics, trajectories, read_totals=self._read_totals
+            )
+            try:
+                await self._run_stages()
+            finally:
+                self._directory.write_summary(self.summary())
+
+    async def _run_stages(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._stop_on_signal, nursery.cancel_scope)
+            nursery.start_soon(self._refresh_view)
+            await nursery.start(self._parts.sampler.serve)
+            await self._run_phases()
+            nursery.cancel_scope.cancel()
+
+    async def _run_phases(self) -> None:
+        params = await self._warm_params()
+        learner, convert = await self._prepare(params)
+        await self._publish(learner, convert, 0)
+        self._compilations.mark()
+        await self._evaluate("before")
+        await self._reinforce(learner, convert)
+        await self._evaluate("after")
+
+    async def _warm_params(self) -> Params:
+        """Draw random parameters and, if the recipe says so, warm them up by imitation."""
+        recipe, parts = self._recipe, self._parts
+        device = parts.sampler.device
+        params: Params = await device.run(partial(initial_params, recipe, parts))
+        if recipe.warm_start.steps == 0:
+            return params
+        self._view.phase("compiling the warm start")
+        learner: Learner = await device.run(partial(make_sft_learner, recipe, parts, params))
+        await learner.compile()
+
+        def on_step(step: int, metrics: Mapping[str, float]) -> None:
+            self._view.phase("warm start", step + 1, recipe.warm_start.steps)
+
+        scripts = conversations(recipe, parts)
+        await warm_start(
+            learner, scripts, parts.renderer, config=recipe.warm_start, on_step=on_step
+        )
+        return learner.params
+
+    async def _prepare(self, params: Params) -> tuple[Learner, Convert]:
+        """Make the learner and compile all that runs from here on."""
+        self._view.phase("compiling")
+        parts = self._parts
+        device = parts.sampler.device
+        learner: Learner = await device.run(partial(make_learner, self._recipe, parts, params))
+        self._learner = learner
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, parts.sampler.compile)
+            nursery.start_soon(learner.compile)
+        convert: Convert = await device.run(partial(compile_convert, unstack, learner.params))
+        return learner, convert
+
+    async def _publish(self, learner: Learner, convert: Convert, version: int) -> None:
+        sampler = self._parts.sampler
+
+        def read_params() -> Params:
+            return learner.params
+
+        await publish(read_params, sampler, version, convert=convert, device=sampler.device)
+
+    async def _evaluate(self, when: str) -> None:
+        config = self._recipe.evaluate
+        if config.tasks == 0:
+            return
+        self._view.phase(f"evaluating {when} training")
+        self._evaluations[when] = await evaluate(
+            self._parts.rollout,
+            self._parts.held_out,
+            seed=self._recipe.run.seed,
+            deadline_seconds=config.deadline_seconds,
+        )
+        self._view.note(_describe(when, self._evaluations[when]))
+
+    async def _reinforce(self, learner: Learner, convert: Convert) -> None:
+        """Run the pipeline: reinforcement learning proper."""
+        recipe, parts = self._recipe, self._parts
+        assert self._journal is not None
+        journal = self._journal
+        stages = Stages(
+            tasks=parts.tasks,
+            rollout=parts.rollout,
+            pack=make_pack(recipe),
+            learner=learner,
+            publish=partial(self._publish, learner, convert),
+        )
+
+        def on_update(update: Update) -> None:
+            journal.record(update, controller)
+
+        controller = Controller(
+            stages,
+            recipe.schedule,
+            steps=recipe.run.steps,
+            seed=recipe.run.seed,
+            on_update=on_update,
+            group_failures=recipe.run.group_failures,
+        )
+        self._controller = controller
+        self._view.phase("training")
+        journal.start()
+        try:
+            await controller.run()
+        finally:
+            journal.stop()
+
+    async def _stop_on_signal(self, run_scope: trio.CancelScope) -> None:
+        """End the run in order at the first SIGINT or SIGTERM; a second one kills."""
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for number in signals:
+                self.interrupted_by = signal.Signals(number)
+                self._view.note(
+                    f"{self.interrupted_by.name}: stopping, closing all environments "
+                    "(again to stop at once)"
+                )
+                run_scope.cancel()
+                return
+
+    async def _refresh_view(self) -> None:
+        while True:
+            self._view.refresh()
+            await trio.sleep(REFRESH_SECONDS)
+
+    def _read_totals(self) -> Totals:
+        statistics = self._parts.sampler.statistics()
+        return Totals(
+            generated_tokens=statistics.generated_tokens,
+            sampler_busy_seconds=statistics.busy_seconds,
+            learner_busy_seconds=self._learner.busy_seconds if self._learner else 0.0,
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Return the run's summary; what hasn't happened is null or 0."""
+        assert self._journal is not None
+        return {
+            "recipe": self._recipe.run.name,
+            "steps": self._recipe.run.steps,
+            "seed": self._recipe.run.seed,
+            "interrupted_by": self.interrupted_by.name if self.interrupted_by else None,
+            **{
+                f"eval_{when}": _evaluation_record(self._evaluations.get(when))
+                for when in ("before", "after")
+            },
+            "wall_seconds": time.monotonic() - self._began,
+            **self._journal.summary(self._controller),
+            "compilations_after_warmup": self._compilations.since_mark,
+            "peak_rss_bytes": peak_rss_bytes(),
+        }
+
+
+def _evaluation_record(evaluation: Evaluation | None) -> dict[str, Any] | None:
+    if evaluation is None:
+        return None
+    return {
+        "episodes": evaluation.episodes,
+        "failures": dict(evaluation.failures),
+        **evaluation.means,
+    }
+
+
+def _describe(when: str, evaluation: Evaluation) -> str:
+    means = ", ".join(f"{name} {value:.3f}" for name, value in evaluation.means.items())
+    failed = sum(evaluation.failures.values())
+    tail = f", {failed} failed" if failed else ""
+    return f"greedy evaluation {when} training: {means} ({evaluation.episodes} episodes{tail})"
