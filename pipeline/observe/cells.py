@@ -118,15 +118,24 @@ def edge(corners: tuple[str, str], left: Line, right: Line, *, width: int) -> Li
     room = width - cell_len(start) - cell_len(end)
     if length(left) + length(right) > room:
         right = []
-    left = _crop(left, room)
+    if length(left) > room:
+        left = fit(left, room)
     rule = "─" * (room - length(left) - length(right))
     return [(start, FRAME), *left, (rule, FRAME), *right, (end, FRAME)]
 
 
 def fit(line: Line, width: int) -> Line:
     """Crop or pad to exactly `width` cells."""
-    cropped = _crop(line, width)
-    return [*cropped, (" " * (width - length(cropped)), "")]
+    kept: Line = []
+    for text, style in line:
+        size = cell_len(text)
+        if size > width:
+            kept.append((set_cell_size(text, width), style))
+            return kept
+        kept.append((text, style))
+        width -= size
+    kept.append((" " * width, ""))
+    return kept
 
 
 def length(line: Line) -> int:
@@ -137,15 +146,6 @@ def length(line: Line) -> int:
 def printable(text: str) -> str:
     """Replace what would move the cursor."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-def _crop(line: Line, width: int) -> Line:
-    kept: Line = []
-    for text, style in line:
-        size = min(cell_len(text), max(width, 0))
-        kept.append((set_cell_size(text, size), style))
-        width -= size
-    return kept
 
 
 def _name(label: str) -> str:

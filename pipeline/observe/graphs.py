@@ -65,7 +65,7 @@ def bar(share: float, *, width: int) -> str:
 
 
 def number(value: float | None) -> str:
-    """Write a number in at most seven characters for a display; a dash for None and NaN.
+    """Write a number in at most eight characters for a display; a dash for None and NaN.
 
     Example:
       >>> [number(value) for value in (None, 3, 0.12345, 1234.5, 45678.0, 1.2e7)]
@@ -75,7 +75,7 @@ def number(value: float | None) -> str:
         return NOTHING
     size = abs(value)
     if size >= 1e9:
-        return f"{value:.1e}"
+        return f"{value:.0e}"
     if size >= 1e6:
         return f"{value / 1e6:.1f}M"
     if size >= 1e4:
@@ -112,7 +112,7 @@ class History:
       [0.5, 2.5, 4.5, 6.5]
     """
 
-    def __init__(self, *, capacity: int = 512):
+    def __init__(self, *, capacity: int = 128):
         self._capacity = capacity
         self._run_length = 1
         self._means: list[float] = []

@@ -141,5 +141,6 @@ class _Frame:
         width, height = options.max_width - 2, options.size.height - 1
         for line in render_panel(self.content, width=width, height=height):
             for text, style in line:
-                yield Segment(text, Style.parse(style))
+                if text:
+                    yield Segment(text, Style.parse(style))
             yield Segment.line()

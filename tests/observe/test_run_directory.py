@@ -1,0 +1,106 @@
+import json
+import math
+import tomllib
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from headrace import ConfigError
+from headrace.pipeline.observe.run_directory import RunDirectory
+
+NOON = datetime(2026, 3, 1, 12, 0, 5)
+FILES = ["config.toml", "metrics.jsonl", "summary.json", "trajectories.jsonl"]
+
+
+def test_new_folder_is_made_with_its_parents(tmp_path: Path):
+    directory = RunDirectory.create(tmp_path / "a" / "b")
+    assert directory.path.is_dir()
+
+
+def test_folder_with_other_files_is_taken(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("mine")
+    RunDirectory.create(tmp_path).write_summary({"steps": 1})
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_folder_that_holds_a_run_is_refused_and_left_alone(tmp_path: Path, name: str):
+    (tmp_path / name).write_text("old")
+    with pytest.raises(ConfigError, match=r"--run\.dir") as raised:
+        RunDirectory.create(tmp_path)
+    assert str(tmp_path) in str(raised.value)
+    assert name in str(raised.value)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "old"
+
+
+def test_dangling_link_counts_as_a_file_of_a_run(tmp_path: Path):
+    (tmp_path / "summary.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError):
+        RunDirectory.create(tmp_path)
+
+
+@pytest.mark.parametrize("tail", ["", "below"])
+def test_file_in_the_way_is_a_config_error(tmp_path: Path, tail: str):
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(ConfigError, match=r"--run\.dir"):
+        RunDirectory.create(tmp_path / "file" / tail)
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_runs_of_the_same_second_get_different_folders(tmp_path: Path):
+    paths = [
+        RunDirectory.create_default("calculator", parent=tmp_path, now=NOON).path.name
+        for _ in range(3)
+    ]
+    base = "calculator-20260301-120005"
+    assert paths == [base, f"{base}-2", f"{base}-3"]
+
+
+def test_default_folder_that_cannot_be_made_is_a_config_error(tmp_path: Path):
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(ConfigError):
+        RunDirectory.create_default("calculator", parent=tmp_path / "runs")
+
+
+def test_config_is_read_back(tmp_path: Path):
+    config = {
+        "run": {"steps": 3, "dir": None, "names": ("a", "b"), "path": Path("x") / "y"},
+        "learner": {"learning_rate": 3e-3, "masked": True},
+    }
+    RunDirectory.create(tmp_path).write_config(config)
+    read = tomllib.loads((tmp_path / "config.toml").read_text(encoding="utf-8"))
+    assert read == {
+        "run": {"steps": 3, "names": ["a", "b"], "path": "x/y"},
+        "learner": {"learning_rate": 3e-3, "masked": True},
+    }
+
+
+def test_summary_is_strict_json_and_replaced_as_a_whole(tmp_path: Path):
+    directory = RunDirectory.create(tmp_path)
+    directory.write_summary({"reward_last": math.nan, "steps": 1, "long": "x" * 9999})
+    directory.write_summary({"reward_last": 0.5, "lag": {"mean": math.inf, "max": 2}})
+    text = (tmp_path / "summary.json").read_text(encoding="utf-8")
+    assert json.loads(text) == {"reward_last": 0.5, "lag": {"mean": None, "max": 2}}
+    assert text.endswith("}\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_summary_that_cannot_be_written_leaves_the_old_one(tmp_path: Path):
+    directory = RunDirectory.create(tmp_path)
+    directory.write_summary({"steps": 1})
+    with pytest.raises(TypeError):
+        directory.write_summary({"steps": object()})
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"steps": 1}
+
+
+def test_records_go_to_their_files(tmp_path: Path):
+    directory = RunDirectory.create(tmp_path)
+    for sink in (directory.open_metrics(), directory.open_trajectories()):
+        sink.write({"step": 1})
+        sink.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "metrics.jsonl",
+        "trajectories.jsonl",
+    ]
