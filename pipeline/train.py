@@ -27,7 +27,8 @@ from .controller import Controller, Stages, Update
 from .evaluate import Evaluation, evaluate
 from .journal import Journal, Totals
 from .learner.service import Learner
-from .models.parameters import Params, unstack
+from .learner.state import Params
+from .models.parameters import unstack
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
 from .observe.run_directory import RunDirectory

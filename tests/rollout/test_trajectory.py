@@ -1,0 +1,83 @@
+"""The record of an episode is append-only and token-exact."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.pipeline.rollout.trajectory import TrajectoryBuilder
+from headrace.pipeline.types import (
+    NO_VERSION,
+    Completion,
+    FinishReason,
+    StopReason,
+    Trajectory,
+)
+
+ids = st.lists(st.integers(0, 99), min_size=1, max_size=6)
+
+
+def completion(tokens: list[int], version: int) -> Completion:
+    return Completion(
+        np.array(tokens, np.int32),
+        -np.arange(1, len(tokens) + 1, dtype=np.float32),
+        np.full(len(tokens), version, np.int32),
+        FinishReason.STOP,
+    )
+
+
+@given(prompt=ids, turns=st.lists(st.tuples(ids, ids), min_size=1, max_size=5))
+def test_law_1_and_2_prefix_and_mask(prompt, turns):
+    builder = TrajectoryBuilder(prompt)
+    expected, mask = list(prompt), [False] * len(prompt)
+    for version, (sampled, observed) in enumerate(turns):
+        before = builder.tokens
+        builder.act(completion(sampled, version), sample_seconds=1.0)
+        assert builder.last_turn_tokens == sampled
+        builder.answered(reward=0.5, env_seconds=2.0)
+        builder.observe(observed)
+        np.testing.assert_array_equal(builder.tokens[: len(before)], before)
+        expected += sampled + observed
+        mask += [True] * len(sampled) + [False] * len(observed)
+    trajectory = builder.finish(StopReason.TERMINATED, info={"success": 1.0}, seconds=3.0)
+    assert trajectory.tokens.tolist() == expected
+    assert trajectory.loss_mask.tolist() == mask
+    assert ((trajectory.policy_versions != NO_VERSION) == trajectory.loss_mask).all()
+    assert (trajectory.rollout_logprobs[~trajectory.loss_mask] == 0).all()
+    assert (trajectory.rollout_logprobs[trajectory.loss_mask] < 0).all()
+    spans = np.zeros(len(expected), bool)
+    for turn in trajectory.turns:
+        spans[turn.start : turn.end] = True
+    assert (spans == trajectory.loss_mask).all()
+    assert trajectory.reward == pytest.approx(0.5 * len(turns))
+    assert trajectory.rewards == {"env": trajectory.reward}
+    assert (trajectory.oldest_version, trajectory.newest_version) == (0, len(turns) - 1)
+
+
+def arrays(**changes):
+    fields = {
+        "tokens": np.array([1, 2, 3], np.int32),
+        "loss_mask": np.array([False, True, True]),
+        "rollout_logprobs": np.zeros(3, np.float32),
+        "policy_versions": np.array([NO_VERSION, 0, 1], np.int32),
+        "turns": (),
+        "rewards": {},
+        "reward": 0.0,
+        "stop_reason": StopReason.TERMINATED,
+    }
+    return fields | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokens": np.array([1, 2], np.int32)}, "differ in length"),
+        ({"policy_versions": np.array([0, 0, 1], np.int32)}, "not sampled has a policy version"),
+        ({"policy_versions": np.array([-1, 1, 0], np.int32)}, "non-decreasing"),
+        ({"policy_versions": np.array([-1, -1, 0], np.int32)}, ">= 0"),
+    ],
+)
+def test_a_trajectory_whose_arrays_disagree_is_refused(changes, message):
+    Trajectory(**arrays())
+    with pytest.raises(ValueError, match=message):
+        Trajectory(**arrays(**changes))
