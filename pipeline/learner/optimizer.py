@@ -27,8 +27,6 @@ class LearnerConfig:
     """Adam's decay of the gradient's square."""
     adam_epsilon: float = 1e-8
     """Adam's epsilon."""
-    microbatches: int = 8
-    """A batch is at most so many microbatches; a smaller batch costs only what it uses."""
     microbatch_rows: int = 16
     """Packed rows that go through the model at once: bounds memory."""
     row_tokens: int = 512
@@ -41,15 +39,9 @@ class LearnerConfig:
             _check(name, getattr(self, name), getattr(self, name) >= 0, ">= 0")
         for name in ("beta1", "beta2"):
             _check(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
-        for name in ("epochs", "microbatches", "microbatch_rows"):
+        for name in ("epochs", "microbatch_rows"):
             _check(name, getattr(self, name), getattr(self, name) >= 1, ">= 1")
         _check("row_tokens", self.row_tokens, self.row_tokens >= 2, ">= 2")
-
-    @property
-    def batch_shape(self) -> tuple[int, int, int]:
-        """A, R, T: the shape of all token arrays of a batch."""
-        return (self.microbatches, self.microbatch_rows, self.row_tokens)
-
 
 def make_optimizer(config: LearnerConfig) -> optax.GradientTransformation:
     """Build the optimizer: `(gradients, state, params) -> (updates, state)`, pure.

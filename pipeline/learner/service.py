@@ -42,7 +42,8 @@ class UpdateRule:
       forward: the model; see `Forward`.
       loss: the loss per token.
       optimizer: its state belongs to one learner.
-      batch_shape: A, R, T of every batch; `LearnerConfig.batch_shape`.
+      batch_shape: A, R, T of every batch. A bounds the largest batch; a smaller one costs
+        only the microbatches that it uses.
       epochs: optimizer steps on each batch.
       temperature: the one that the tokens are sampled with.
       old_logprobs: "recompute" scores the batch with the parameters at the start of the
@@ -191,7 +192,7 @@ def _check_shape(batch: TrainBatch, shape: tuple[int, int, int]) -> None:
     if found != expected:
         raise ValueError(
             f"arrays of a batch must have the shape {shape} that the learner was compiled for, "
-            f"got {found}; pack with LearnerConfig.batch_shape"
+            f"got {found}; pack to that shape"
         )
     used = int(batch.microbatches)
     if not 0 <= used <= shape[0]:

@@ -17,7 +17,7 @@ from ...envs.messages import Message
 from ..algorithms.losses import sft_loss
 from ..device_thread import DeviceThread
 from ..errors import ConfigError
-from ..groups.batching import PackItem, pack
+from ..groups.packing import PackItem, pack
 from ..learner.logprobs import Forward
 from ..learner.optimizer import LearnerConfig, make_optimizer
 from ..learner.service import Learner, UpdateRule
@@ -45,12 +45,15 @@ class SftConfig:
     """Gradients are scaled down to this global norm."""
     weight_decay: float = 0.0
     """Decoupled weight decay."""
+    beta2: float = 0.95
+    """Adam's decay of the gradient's square; a short warm start needs a short memory."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "warmup_steps", "weight_decay"):
             _check(name, getattr(self, name), getattr(self, name) >= 0, ">= 0")
         for name in ("learning_rate", "max_grad_norm"):
             _check(name, getattr(self, name), getattr(self, name) > 0, "> 0")
+        _check("beta2", self.beta2, 0 <= self.beta2 < 1, "in [0, 1)")
         _check(
             "batch_conversations", self.batch_conversations, self.batch_conversations > 0, "> 0"
         )
@@ -129,6 +132,7 @@ def sft_learner(
         warmup_steps=config.warmup_steps,
         max_grad_norm=config.max_grad_norm,
         weight_decay=config.weight_decay,
+        beta2=config.beta2,
     )
     rule = UpdateRule(
         forward=forward,
@@ -168,7 +172,7 @@ async def warm_start(
         if len(drawn) < config.batch_conversations:
             raise ValueError(
                 f"step {step} needs {config.batch_conversations} conversations, {len(drawn)} were "
-                "left; lower --sft.steps or --sft.batch-conversations"
+                "left; lower --warm-start.steps or --warm-start.batch-conversations"
             )
         items = [pack_item(conversation, renderer) for conversation in drawn]
         batch = pack(items, microbatches=microbatches, rows=rows, row_tokens=row_tokens)
@@ -181,4 +185,4 @@ async def warm_start(
 def _check(name: str, value: float, allowed: bool, condition: str) -> None:
     if not allowed:
         flag = name.replace("_", "-")
-        raise ConfigError(f"sft.{name} must be {condition}, got {value}; set --sft.{flag}")
+        raise ConfigError(f"warm_start.{name} must be {condition}, got {value}; set --warm-start.{flag}")
