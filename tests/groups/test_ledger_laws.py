@@ -5,7 +5,7 @@ in which batch, why dropped) from the events given and the decisions taken, in p
 never looks into the ledger for them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
@@ -91,13 +91,16 @@ class World:
     def finish(self, pick: int) -> None:
         if running := self.running():
             index = running[pick % len(running)]
-            # Any version from that of its admission to the newest one committed.
+            if index % 4 == 1 and pick > 8:  # a straggler: some of them grow too old
+                return
+            # Any version from that of its admission to the newest one committed; often the first.
             span = self.committed - self.admitted_under[index] + 1
-            self.oldest[index] = self.admitted_under[index] + (pick // 7) % span
-            self.tell(GroupReady(index, self.oldest[index], useful=pick % 5 > 0))
+            newer = (pick // 8) % span if pick & 4 else 0
+            self.oldest[index] = self.admitted_under[index] + newer
+            self.tell(GroupReady(index, self.oldest[index], useful=pick % 11 > 0))
 
     def fail(self, pick: int) -> None:
-        if running := self.running():
+        if pick < 64 and (running := self.running()):
             self.tell(GroupFailed(running[pick % len(running)], "env_error"))
 
     def request(self, _: int) -> None:
@@ -152,8 +155,14 @@ def schedules(draw: st.DrawFn) -> Schedule:
     )
 
 
-STEPS = st.lists(st.tuples(st.integers(0, 16), st.integers(0, 999)), max_size=250)
-MANY = settings(max_examples=80)
+# Two bytes a step. Long from the start, as short runs never reach the interesting states; a
+# failure shrinks towards zeros, which are admissions at a closed gate: nothing at all.
+STEPS = st.binary(min_size=600, max_size=600)
+MANY = settings(max_examples=50)
+
+
+def pairs(steps: bytes) -> Iterator[tuple[int, int]]:
+    return zip(steps[::2], steps[1::2], strict=True)
 
 
 def world_of(schedule: Schedule) -> World:
@@ -162,9 +171,9 @@ def world_of(schedule: Schedule) -> World:
 
 @MANY
 @given(schedules(), STEPS)
-def test_law_3_conservation(schedule: Schedule, steps: list[tuple[int, int]]) -> None:
+def test_law_3_conservation(schedule: Schedule, steps: bytes) -> None:
     world = world_of(schedule)
-    for action, pick in steps:
+    for action, pick in pairs(steps):
         world.step(action, pick)
         seen = counts(world.ledger)
         assert seen.admitted == len(world.task_of)
@@ -183,11 +192,9 @@ def test_law_3_conservation(schedule: Schedule, steps: list[tuple[int, int]]) ->
 
 @MANY
 @given(schedules(), STEPS)
-def test_law_3_each_task_is_consumed_or_given_up_once(
-    schedule: Schedule, steps: list[tuple[int, int]]
-) -> None:
+def test_law_3_each_task_is_consumed_or_given_up_once(schedule: Schedule, steps: bytes) -> None:
     world = world_of(schedule)
-    for action, pick in steps:
+    for action, pick in pairs(steps):
         world.step(action, pick)
     world.tell(Abandoned())
     used = [index for batch in world.batches for index in batch]
@@ -204,11 +211,9 @@ def test_law_3_each_task_is_consumed_or_given_up_once(
 
 @MANY
 @given(schedules(), STEPS)
-def test_law_4_mean_lag_and_lag_are_bounded(
-    schedule: Schedule, steps: list[tuple[int, int]]
-) -> None:
+def test_law_4_mean_lag_and_lag_are_bounded(schedule: Schedule, steps: bytes) -> None:
     world = world_of(schedule)
-    for action, pick in steps:
+    for action, pick in pairs(steps):
         world.step(action, pick)
     lags = [
         [number - world.oldest[index] for index in indexes]
@@ -228,10 +233,10 @@ def test_law_4_mean_lag_and_lag_are_bounded(
 @MANY
 @given(schedules(), STEPS)
 def test_law_4_over_age_groups_are_removed_at_once_and_no_others(
-    schedule: Schedule, steps: list[tuple[int, int]]
+    schedule: Schedule, steps: bytes
 ) -> None:
     world = world_of(schedule)
-    for action, pick in steps:
+    for action, pick in pairs(steps):
         old_enough = {
             index: len(world.batches) + 1 - world.admitted_under[index] > schedule.max_lag
             for index in world.running()
@@ -250,10 +255,10 @@ def test_law_4_over_age_groups_are_removed_at_once_and_no_others(
 @MANY
 @given(schedules(), STEPS)
 def test_law_5_admission_is_open_whenever_the_learner_would_wait_for_ever(
-    schedule: Schedule, steps: list[tuple[int, int]]
+    schedule: Schedule, steps: bytes
 ) -> None:
     world = world_of(schedule)
-    for action, pick in steps:
+    for action, pick in pairs(steps):
         world.step(action, pick)
         all_committed = world.committed == len(world.batches)
         nothing_to_publish = world.committed - world.published < schedule.publish_every
@@ -265,10 +270,10 @@ def test_law_5_admission_is_open_whenever_the_learner_would_wait_for_ever(
 @MANY
 @given(schedules(), STEPS)
 def test_law_5_from_any_state_the_next_batch_can_be_formed(
-    schedule: Schedule, steps: list[tuple[int, int]]
+    schedule: Schedule, steps: bytes
 ) -> None:
     world = world_of(schedule)
-    for action, pick in steps:
+    for action, pick in pairs(steps):
         world.step(action, pick)
     formed = len(world.batches)
     world.request(0)
@@ -277,17 +282,15 @@ def test_law_5_from_any_state_the_next_batch_can_be_formed(
         world.start_publish(0)
         world.commit(0)
         world.admit(0)
-        world.finish(1)  # the first one running, with rewards that differ
+        world.finish(8)  # also a straggler, with rewards that differ
     assert len(world.batches) > formed
 
 
 @MANY
 @given(schedules(), STEPS)
-def test_law_6_groups_are_whole_and_used_at_most_once(
-    schedule: Schedule, steps: list[tuple[int, int]]
-) -> None:
+def test_law_6_groups_are_whole_and_used_at_most_once(schedule: Schedule, steps: bytes) -> None:
     world = world_of(schedule)
-    for action, pick in steps:
+    for action, pick in pairs(steps):
         world.step(action, pick)
     used = [index for batch in world.batches for index in batch]
     assert all(len(batch) == schedule.batch_groups for batch in world.batches)

@@ -1,0 +1,132 @@
+"""Batches of whole groups: advantages by group, statistics by hand."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from headrace.envs.base import Task
+from headrace.pipeline.errors import ConfigError
+from headrace.pipeline.groups.batching import BatchStatistics, form_batch
+from headrace.pipeline.types import (
+    NO_VERSION,
+    StopReason,
+    TrainBatch,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
+
+
+def trajectory(
+    reward: float, *, tokens: int, versions: tuple[int, ...], success: float | None = None
+) -> Trajectory:
+    """The last tokens were sampled, one under each of the versions."""
+    prompt = tokens - len(versions)
+    mask = np.arange(tokens) >= prompt
+    return Trajectory(
+        tokens=(100 * abs(reward) + np.arange(tokens)).astype(np.int32),
+        loss_mask=mask,
+        rollout_logprobs=np.where(mask, -0.5, 0).astype(np.float32),
+        policy_versions=np.array([NO_VERSION] * prompt + list(versions), np.int32),
+        turns=(Turn(prompt, tokens),),
+        rewards={"env": reward},
+        reward=reward,
+        stop_reason=StopReason.TERMINATED,
+        info={} if success is None else {"success": success},
+    )
+
+
+GROUPS = [
+    TrajectoryGroup(
+        4,
+        Task("a"),
+        (
+            trajectory(1.0, tokens=6, versions=(2, 3), success=1.0),
+            trajectory(3.0, tokens=4, versions=(3,), success=0.0),
+        ),
+    ),
+    TrajectoryGroup(  # all rewards equal, and one member was lost
+        5, Task("b"), (trajectory(2.0, tokens=5, versions=(4, 4, 5), success=1.0),)
+    ),
+]
+
+
+def centred(rewards: NDArray[np.float32], present: NDArray[np.bool_]) -> NDArray[np.float32]:
+    return np.where(present, rewards - rewards[present].mean(), 0).astype(np.float32)
+
+
+def form(
+    groups: list[TrajectoryGroup], *, batch: int = 5, group_size: int = 2, rows: int = 2
+) -> tuple[TrainBatch, BatchStatistics]:
+    return form_batch(
+        groups,
+        centred,
+        batch=batch,
+        group_size=group_size,
+        microbatches=3,
+        rows=rows,
+        row_tokens=8,
+    )
+
+
+def test_each_token_has_the_advantage_of_its_trajectory() -> None:
+    packed, _ = form(GROUPS)
+    real = packed.segment_ids > 0
+    by_token = dict(
+        zip(packed.tokens[real].tolist(), packed.advantages[real].tolist(), strict=True)
+    )
+    expected = {100 + t: -1.0 for t in range(6)}
+    expected |= {300 + t: 1.0 for t in range(4)}
+    expected |= {200 + t: 0.0 for t in range(5)}
+    assert by_token == expected
+
+
+def test_a_group_s_advantages_do_not_depend_on_other_groups() -> None:
+    alone, _ = form(GROUPS[:1])
+    together, _ = form(GROUPS)
+    values = [set(zip(b.tokens.flat, b.advantages.flat, strict=True)) for b in (alone, together)]
+    assert values[0] <= values[1]
+
+
+def test_the_advantage_is_told_who_is_present() -> None:
+    seen = []
+
+    def record(rewards: NDArray[np.float32], present: NDArray[np.bool_]) -> NDArray[np.float32]:
+        seen.append((rewards.tolist(), present.tolist()))
+        return rewards
+
+    form_batch(GROUPS, record, batch=5, group_size=3, microbatches=3, rows=2, row_tokens=8)
+    assert seen == [([1, 3, 0], [True, True, False]), ([2, 0, 0], [True, False, False])]
+
+
+def test_statistics_by_hand() -> None:
+    packed, statistics = form(GROUPS, batch=6)
+    # Rows of 8 tokens: 6, 5, 4 tokens need 3 rows, so 2 microbatches of 2 rows are in use.
+    assert packed.microbatches == 2
+    assert statistics == BatchStatistics(
+        groups=2,
+        trajectories=3,
+        useful_trajectories=2,
+        tokens=15,
+        sampled_tokens=6,
+        padding_share=1 - 15 / 32,
+        reward_mean=2.0,
+        success_mean=pytest.approx(2 / 3),
+        lag_mean=3.0,  # 6 - 2 and 6 - 4
+        lag_max=4,
+        in_flight_mean=1.0,  # 3 - 2 and 5 - 4
+    )
+
+
+def test_success_is_none_where_no_environment_reports_it() -> None:
+    group = TrajectoryGroup(0, Task("a"), (trajectory(1.0, tokens=3, versions=(0,)),))
+    assert form([group])[1].success_mean is None
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ConfigError, match="need 3 microbatches"):
+        form_batch(GROUPS, centred, batch=5, group_size=2, microbatches=2, rows=1, row_tokens=8)
+    with pytest.raises(ValueError, match=r"group 4 has 2 members, allowed are 1\.\.1"):
+        form(GROUPS, group_size=1)
+    with pytest.raises(ValueError, match="at least one group"):
+        form([])
