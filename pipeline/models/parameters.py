@@ -5,6 +5,7 @@ scanned. The sampler's are a list of per-layer dicts: slices of a stack cost a c
 in a decode step.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -48,10 +49,16 @@ def declare(config: ModelConfig, vocab_size: int) -> Params:
 
 
 def init(config: ModelConfig, vocab_size: int, key: jax.Array) -> Params:
-    """Draw the learner's parameters, float32. The key is consumed."""
+    """Draw the learner's parameters, float32. The key is consumed.
+
+    All weights are slices of one vector of noise: a generator per weight takes XLA's CPU
+    compiler more than a second each.
+    """
     weights, structure = jax.tree.flatten(declare(config, vocab_size))
-    keys = jax.random.split(key, len(weights))
-    return jax.tree.unflatten(structure, [_draw(w, k) for w, k in zip(weights, keys, strict=True)])
+    ends = list(itertools.accumulate(math.prod(weight.shape) for weight in weights))
+    noise = jax.random.normal(key, (ends[-1],), jnp.float32)
+    parts = [noise[start:end] for start, end in itertools.pairwise([0, *ends])]
+    return jax.tree.unflatten(structure, map(_start_value, weights, parts))
 
 
 def logical_axes(config: ModelConfig) -> Params:
@@ -117,10 +124,10 @@ def _stacked(weight: Weight, num_layers: int) -> Weight:
     return Weight((num_layers, *weight.shape), ("layers", *weight.axes), weight.stddev)
 
 
-def _draw(weight: Weight, key: jax.Array) -> jax.Array:
+def _start_value(weight: Weight, noise: jax.Array) -> jax.Array:
     if weight.stddev is None:
         return jnp.ones(weight.shape, jnp.float32)
-    return weight.stddev * jax.random.normal(key, weight.shape, jnp.float32)
+    return weight.stddev * noise.reshape(weight.shape)
 
 
 def _axes(weight: Weight) -> tuple[str, ...]:
