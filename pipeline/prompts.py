@@ -170,7 +170,7 @@ def _check_repeats(ids: Iterable[tuple[str, str]]) -> None:
 
 
 def _dataset(tasks: Sequence[Task], *, seed: int, shuffle: bool) -> _Indexed:
-    import grain  # slow: see the docstring of the module
+    import grain  # noqa: PLC0415 - slow, see the docstring of the module
 
     dataset: Any = grain.MapDataset.source(tasks)
     if shuffle:
