@@ -101,20 +101,31 @@ class LedgerMachine(RuleBasedStateMachine):
         assert list(decisions) == expected + self.model.form()
 
     @precondition(lambda self: self.model.room() > 0)
-    @rule(number=st.integers(1, 4), attempt=st.integers(0, 1))
-    def admit(self, number: int, attempt: int) -> None:
-        for _ in range(min(number, self.model.room())):
+    @rule(attempt=st.integers(0, 1))
+    def admit_all(self, attempt: int) -> None:
+        for _ in range(self.model.room()):
             index = len(self.model.place)
             self.model.place.append("running")
             self.model.version.append(self.model.published)
             self.model.attempt.append(attempt)
             self.tell(Admitted(f"task-{index}", attempt), [])
 
+    @precondition(lambda self: len(self.model.at("running")) > 2)
+    @rule(kept=st.integers(0, 2), newer=st.lists(st.integers(0, 2), min_size=12, max_size=12))
+    def finish_most_backwards(self, kept: int, newer: list[int]) -> None:
+        """The newest groups end first, and the oldest `kept` not yet."""
+        for index in self.model.at("running")[kept:][::-1]:
+            if index in self.model.at("running"):  # not cancelled meanwhile
+                self.end(index, newer[index % 12], useful=True)
+
     @precondition(lambda self: self.model.at("running"))
     @rule(pick=st.integers(0, 99), newer=st.integers(0, 3), useful=st.booleans())
     def finish(self, pick: int, newer: int, useful: bool) -> None:
-        model, running = self.model, self.model.at("running")
-        index = running[pick % len(running)]
+        running = self.model.at("running")
+        self.end(running[pick % len(running)], newer, useful=useful)
+
+    def end(self, index: int, newer: int, *, useful: bool) -> None:
+        model = self.model
         version = min(model.committed, model.version[index] + newer)
         expected: list[Decision] = []
         if not useful and model.schedule.equal_rewards == "drop":
@@ -178,5 +189,5 @@ class LedgerMachine(RuleBasedStateMachine):
         assert seen.dropped == {reason: reasons.count(reason) for reason in reasons}
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=60)
+LedgerMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=60)
 TestLedger = LedgerMachine.TestCase
