@@ -115,14 +115,14 @@ def tasks(split: Split, count: int, seed: int) -> list[Task]:
 def demonstrate(task: Task, rng: random.Random) -> tuple[Message, ...]:
     """Script a conversation: 30 % call the tool and answer right, 70 % guess.
 
-    A guess is a random number with as many digits as the right answer, among the possible
-    sums. So the format is taught, and calling the tool is left to be learnt.
+    A guess is the sum of two other random operands. So the format is taught, and calling the
+    tool is left to be learnt: the likeliest first token stays that of a guess.
     """
     question = _question(task)
     answer = task.data["left"] + task.data["right"]
     if rng.random() >= DEMONSTRATED_CALLS:
-        lowest, highest = (200, 999) if answer < 1000 else (1000, 1998)
-        return question, Message("assistant", str(rng.randint(lowest, highest)))
+        guess = sum(_LOWEST + rng.randrange(_OPERANDS) for _ in range(2))
+        return question, Message("assistant", str(guess))
     text = f"calculator({question.content})"
     call = ToolCall("calculator", raw=text, argument=question.content)
     return (

@@ -97,6 +97,7 @@ class Controller:
         self._on_update = on_update
         self._group_failures = group_failures
         self._failed_in_a_row = 0
+        self._last_error = ""
         self._scopes: dict[int, trio.CancelScope] = {}
         self._tasks: dict[int, Task] = {}
         self._groups: dict[int, TrajectoryGroup] = {}
@@ -123,27 +124,25 @@ class Controller:
                 await _stage("learner", self._learn)
                 nursery.cancel_scope.cancel()
         finally:
-            self._report(ledger.Abandoned())
+            # All tasks have ended here, so there is nothing left to carry out.
+            self.ledger, _ = ledger.advance(self.ledger, ledger.Abandoned())
 
     # Steps 1 to 5: tasks become groups of finished episodes.
 
     async def _admit_groups(self) -> None:
-        """Start a group whenever the schedule, the run and `max_episodes` leave room."""
+        """Start a group whenever the schedule and `max_episodes` leave room."""
         async with trio.open_nursery() as groups:
             while True:
+                self._check_failures()
                 while self._may_admit():
                     groups.start_soon(self._run_group, *self._admit())
                 await self._changed.wait()
 
     def _may_admit(self) -> bool:
+        # Not bounded by what the last updates still need: a straggler would then hold them up.
         config = self._stages.rollout.config
-        outstanding = len(self.ledger.running) + len(self.ledger.ready)
-        needed = (self._steps - self.ledger.formed) * self.ledger.schedule.batch_groups
-        return (
-            ledger.may_admit(self.ledger) > 0
-            and outstanding < needed
-            and self.episodes_in_flight + config.group_size <= config.max_episodes
-        )
+        room = config.max_episodes - self.episodes_in_flight
+        return ledger.may_admit(self.ledger) > 0 and room >= config.group_size
 
     def _admit(self) -> tuple[int, Task]:
         index = self.ledger.admitted
@@ -175,17 +174,15 @@ class Controller:
 
     def _conclude_failure(self, outcome: GroupOutcome) -> None:
         self._failed_in_a_row += 1
+        self._last_error = outcome.failures[-1].error
         self.failures.update(str(failure.kind) for failure in outcome.failures)
-        self._check_failures(outcome)
         self._report(ledger.GroupFailed(outcome.index, str(outcome.failures[-1].kind)))
 
-    def _check_failures(self, outcome: GroupOutcome) -> None:
-        self._failed_in_a_row += 1
+    def _check_failures(self) -> None:
         if self._failed_in_a_row >= self._group_failures:
             raise PipelineStalled(
                 f"{self._failed_in_a_row} groups in a row failed, the last one with "
-                f"{outcome.failures[-1].error!r}; mend the environment, or raise "
-                "--run.group-failures"
+                f"{self._last_error!r}; mend the environment, or raise --run.group-failures"
             )
 
     # Steps 6 to 10: groups become batches, updates and new versions.
