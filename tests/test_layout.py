@@ -91,6 +91,18 @@ def test_modules_named_by_the_table_of_stages_exist():
     assert not missing
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/design.md"])
+def test_files_named_by_the_documentation_exist(page: str):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:[a-z_]+/)+|(?:[a-z_]+/)*[a-z_]+\.py)`", text)
+    missing = [
+        name
+        for name in named
+        if not ((ROOT / name).exists() or (ROOT / "pipeline" / name).exists())
+    ]
+    assert not missing
+
+
 def test_public_names_are_listed_once():
     names = headrace.__all__
     imported = [

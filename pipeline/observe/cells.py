@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 
-from .graphs import NOTHING, bar, duration, number, sparkline
+from .graphs import NOTHING, duration, number, sparkline
 from .sinks import Scalar
 
 Line = list[tuple[str, str]]  # pieces of text, each with a rich style
 
 FRAME, NAME, VALUE = "bright_black", "dim", "bold"
-_GOOD, _NEUTRAL, _WARNING, _ERROR = "green", "cyan", "yellow", "bold red"
+_GOOD, _NEUTRAL, _BUSY = "green", "cyan", "magenta"
+_WARNING, _ERROR = "yellow", "bold red"
 _NAME_WIDTH = 10
 _VALUE_WIDTH = 8
 _SHORTEST_BAR = 6
@@ -47,9 +48,7 @@ def progress(state: Progress, width: int) -> Line:
     if length([*head, *percent, *left]) + _SHORTEST_BAR > width:
         left = []
     size = max(width - length([*head, *percent, *left]), 0)
-    filled = round(share * size)
-    rule: Line = [("━" * filled, _GOOD if is_done else _NEUTRAL), ("─" * (size - filled), FRAME)]
-    return [*head, *rule, *percent, *left]
+    return [*head, *bar(share, _GOOD if is_done else _NEUTRAL, width=size), *percent, *left]
 
 
 def curve(
@@ -91,8 +90,19 @@ def busy(stage: str, record: Mapping[str, Scalar], width: int) -> Line:
     share = _find(record, f"{stage}_busy")
     percent = f"{NOTHING:>5}" if share is None else _percent(share)
     size = max(width - _NAME_WIDTH - len(percent) - 3, 0)
-    filled = bar(share or 0.0, width=size)
-    return [(f"{_name(stage)} ", NAME), (filled, "magenta on grey19"), (f"  {percent}", VALUE)]
+    drawn = bar(share or 0.0, _BUSY, width=size)
+    return [(f"{_name(stage)} ", NAME), *drawn, (f"  {percent}", VALUE)]
+
+
+def bar(share: float, style: str, *, width: int) -> Line:
+    """Draw a share of 0 to 1 as a thick line on a thin one, exactly `width` long.
+
+    Example:
+      >>> bar(0.5, "cyan", width=4)
+      [('━━', 'cyan'), ('──', 'bright_black')]
+    """
+    filled = round(min(max(share, 0.0), 1.0) * width)
+    return [("━" * filled, style), ("─" * (width - filled), FRAME)]
 
 
 def counts(record: Mapping[str, Scalar], width: int) -> Line:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 
 _LEVELS = "▁▂▃▄▅▆▇█"
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 NOTHING = "–"
 
 
@@ -49,19 +48,6 @@ def _averaged(values: Sequence[float], count: int) -> list[float]:
         return list(values)
     edges = [index * len(values) // count for index in range(count + 1)] if count else []
     return [sum(values[start:end]) / (end - start) for start, end in itertools.pairwise(edges)]
-
-
-def bar(share: float, *, width: int) -> str:
-    """Draw a share of 0 to 1 as a bar in steps of an eighth of a cell, padded to `width`.
-
-    Example:
-      >>> bar(0.5, width=5)
-      '██▌  '
-    """
-    width = max(width, 0)
-    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
-    full, rest = divmod(eighths, 8)
-    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
 
 
 def number(value: float | None) -> str:

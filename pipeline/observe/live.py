@@ -117,7 +117,7 @@ class LiveView:
         for text in self._notes:
             console.print(Text(text))
 
-    def _frame(self) -> "_Frame":
+    def _frame(self) -> "Frame":
         content = PanelContent(
             recipe=self._recipe,
             phase=self._phase,
@@ -127,11 +127,11 @@ class LiveView:
             rewards=self._rewards.values(),
             successes=self._successes.values(),
         )
-        return _Frame(content)
+        return Frame(content)
 
 
 @dataclass(frozen=True)
-class _Frame:
+class Frame:
     """Lays the content out for the size that the terminal has when it is drawn."""
 
     content: PanelContent

@@ -20,7 +20,7 @@ ViewKind = Literal["auto", "live", "plain"]
 _COLUMNS = (  # name in the record, label, width of the number
     ("reward", "reward", 6),
     ("success", "success", 5),
-    ("lag_mean", "lag", 4),
+    ("lag_mean", "lag", 5),
     ("lag_max", "max", 2),
     ("tokens_per_second", "tokens/s", 5),
     ("trajectories_per_hour", "trajectories/h", 5),

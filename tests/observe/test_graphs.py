@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from headrace.pipeline.observe.graphs import History, bar, duration, number, sparkline
+from headrace.pipeline.observe.graphs import History, duration, number, sparkline
 
 VALUES = st.lists(st.floats(-1e6, 1e6), max_size=80)
 
@@ -26,14 +26,6 @@ def test_sparkline_keeps_order(values, width):
 def test_sparkline_outside_its_scale_is_clipped(values):
     drawn = sparkline(values, width=99, low=0.0, high=1e-9)
     assert set(drawn) <= set("▁▂▃▄▅▆▇█")
-
-
-@given(st.floats(-1.0, 2.0), st.integers(-2, 40))
-def test_bar_has_exactly_the_width_and_the_length_of_the_share(share, width):
-    drawn = bar(share, width=width)
-    assert cell_len(drawn) == max(width, 0)
-    if width > 0:
-        assert abs(drawn.count("█") / width - min(max(share, 0.0), 1.0)) <= 1 / width
 
 
 @given(st.floats() | st.integers(-(10**12), 10**12))

@@ -41,7 +41,7 @@ def test_plain_view_writes_one_aligned_ascii_line_a_step():
     view.step(RECORD)
     view.step({**RECORD, "step": 10, "tokens_per_second": 12345.0, "reward": -0.5})
     first, second = stream.getvalue().splitlines()
-    assert first.startswith("step  2/40  reward  0.500  success 0.250  lag 1.50  max  3")
+    assert first.startswith("step  2/40  reward  0.500  success 0.250  lag  1.50  max  3")
     assert len(first) == len(second)
     assert stream.getvalue().isascii()
 
