@@ -108,9 +108,9 @@ def make_pack(
     recipe: Recipe,
 ) -> Callable[[Sequence[TrajectoryGroup], int], tuple[TrainBatch, BatchStatistics]]:
     """Make the function that turns groups and a batch number into a batch."""
-    microbatches, rows, row_tokens = _batch_shape(recipe, _batch_trajectories(recipe))
+    shape = _batch_shape(recipe, _batch_trajectories(recipe))
     algorithm = recipe.algorithm
-    advantage = estimator(algorithm.advantage, normalize_std=algorithm.normalize_std)
+    advantage = estimator(algorithm.advantage, normalize_std=algorithm.normalize == "group")
 
     def pack(groups: Sequence[TrajectoryGroup], batch: int) -> tuple[TrainBatch, BatchStatistics]:
         return form_batch(
@@ -118,9 +118,8 @@ def make_pack(
             advantage,
             batch=batch,
             group_size=recipe.rollout.group_size,
-            microbatches=microbatches,
-            rows=rows,
-            row_tokens=row_tokens,
+            shape=shape,
+            normalize_batch=algorithm.normalize == "batch",
         )
 
     return pack

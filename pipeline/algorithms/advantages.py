@@ -69,6 +69,24 @@ def leave_one_out(rewards: Array, present: Array) -> Array:
     return centred * (count / xp.maximum(count - 1, xp.ones_like(count)))
 
 
+def batch_scale(advantages: Array, *, epsilon: float = 1e-4) -> Array:
+    """Return the spread of a whole batch's advantages, to divide them by.
+
+    `sqrt(mean(A^2)) + epsilon` over all members of all groups: each group keeps its own
+    baseline, and a group with small differences keeps small advantages.
+
+    Args:
+      advantages: f32[N], of the members present, whose mean is 0 in each group.
+
+    Returns:
+      f32[], above 0.
+
+    Reference: Hu et al. 2025, REINFORCE++, section 3; Liu et al. 2025, Tricks or Traps,
+      section 4.1 (mean by group, deviation by batch).
+    """
+    return (advantages * advantages).mean() ** 0.5 + epsilon
+
+
 def estimator(name: Advantage, *, normalize_std: bool = True) -> AdvantageEstimator:
     """Give the function that a configuration names."""
     table: dict[Advantage, AdvantageEstimator] = {

@@ -25,8 +25,9 @@ class AlgorithmConfig:
 
     advantage: Advantage = "group_relative"
     """How rewards of a group become advantages."""
-    normalize_std: bool = True
-    """Divide group-relative advantages by the group's standard deviation."""
+    normalize: Literal["group", "batch", "none"] = "group"
+    """Divide advantages by their group's standard deviation, by the whole batch's, or not.
+    With few different rewards in a group, its deviation blows small differences up."""
     clip_low: float = 0.2
     """The importance ratio is clipped below 1 - clip_low; in [0, 1)."""
     clip_high: float = 0.28
@@ -42,6 +43,11 @@ class AlgorithmConfig:
     sampler's (one forward pass less; the ratio then carries the correction itself)."""
 
     def __post_init__(self) -> None:
+        if self.advantage == "leave_one_out" and self.normalize == "group":
+            raise ConfigError(
+                "algorithm.normalize must be 'batch' or 'none' with leave_one_out, whose members "
+                "have different baselines, got 'group'; set --algorithm.normalize"
+            )
         _check("clip_low", self.clip_low, 0 <= self.clip_low < 1, "in [0, 1)")
         _check("clip_high", self.clip_high, self.clip_high >= 0, ">= 0")
         _check("entropy_bonus", self.entropy_bonus, self.entropy_bonus >= 0, ">= 0")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..algorithms.advantages import batch_scale
 from ..types import Bools, Float32s, TrainBatch, Trajectory, TrajectoryGroup
 from .packing import PackItem, microbatches_needed, pack
 from .policy_version import lag
@@ -61,9 +62,8 @@ def form_batch(
     *,
     batch: int,
     group_size: int,
-    microbatches: int,
-    rows: int,
-    row_tokens: int,
+    shape: tuple[int, int, int],
+    normalize_batch: bool = False,
 ) -> tuple[TrainBatch, BatchStatistics]:
     """Compute each group's advantages and pack all trajectories into rows.
 
@@ -73,9 +73,8 @@ def form_batch(
         where a group has fewer than `group_size` members.
       batch: d, the batch's number, which is the version that it will be applied to.
       group_size: G, the most members of a group.
-      microbatches: A, as in `pack`; the next two also.
-      rows: R.
-      row_tokens: T.
+      shape: A, R, T of the batch, as in `pack`.
+      normalize_batch: divide all advantages by the batch's spread, see `batch_scale`.
 
     Raises:
       ConfigError: where the trajectories do not fit into the batch's shape.
@@ -84,11 +83,13 @@ def form_batch(
     if not groups:
         raise ValueError("a batch needs at least one group")
     advantages = [group_advantages(group, advantage, group_size=group_size) for group in groups]
+    scale = batch_scale(np.concatenate(advantages)) if normalize_batch else 1.0
     items = [
-        _pack_item(trajectory, value)
+        _pack_item(trajectory, value / scale)
         for group, values in zip(groups, advantages, strict=True)
         for trajectory, value in zip(group.trajectories, values, strict=True)
     ]
+    microbatches, rows, row_tokens = shape
     packed = pack(items, microbatches=microbatches, rows=rows, row_tokens=row_tokens)
     useful = sum(int(np.count_nonzero(values)) for values in advantages)
     return packed, _describe(groups, packed, batch=batch, useful=useful)

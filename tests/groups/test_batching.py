@@ -63,9 +63,7 @@ def form(
         centred,
         batch=batch,
         group_size=group_size,
-        microbatches=3,
-        rows=rows,
-        row_tokens=8,
+        shape=(3, rows, 8),
     )
 
 
@@ -95,8 +93,21 @@ def test_the_advantage_is_told_who_is_present() -> None:
         seen.append((rewards.tolist(), present.tolist()))
         return rewards
 
-    form_batch(GROUPS, record, batch=5, group_size=3, microbatches=3, rows=2, row_tokens=8)
+    form_batch(GROUPS, record, batch=5, group_size=3, shape=(3, 2, 8))
     assert seen == [([1, 3, 0], [True, True, False]), ([2, 0, 0], [True, False, False])]
+
+
+def test_normalized_by_the_batch_the_mean_square_is_one_and_ratios_are_kept() -> None:
+    plain, _ = form(GROUPS)
+    packed, statistics = form_batch(
+        GROUPS, centred, batch=5, group_size=2, shape=(3, 2, 8), normalize_batch=True
+    )
+    used = plain.loss_mask & (plain.advantages != 0)
+    ratios = packed.advantages[used] / plain.advantages[used]
+    np.testing.assert_allclose(ratios, ratios[0], rtol=1e-6)
+    members = np.array([1.0, -1.0, 0.0])  # by hand: rewards 1 and 3 around 2, and one alone
+    np.testing.assert_allclose(ratios[0], 1 / np.sqrt(np.mean(members**2)), rtol=1e-3)
+    assert statistics.useful_trajectories == 2
 
 
 def test_statistics_by_hand() -> None:
@@ -125,7 +136,7 @@ def test_success_is_none_where_no_environment_reports_it() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="need 3 microbatches"):
-        form_batch(GROUPS, centred, batch=5, group_size=2, microbatches=2, rows=1, row_tokens=8)
+        form_batch(GROUPS, centred, batch=5, group_size=2, shape=(2, 1, 8))
     with pytest.raises(ValueError, match=r"group 4 has 2 members, allowed are 1\.\.1"):
         form(GROUPS, group_size=1)
     with pytest.raises(ValueError, match="at least one group"):
