@@ -2,7 +2,8 @@
 
 Commands run in the order in which they were given; between them runs `background` (the
 sampler's decode loop), which never waits for trio. An exception in the background work ends
-the thread and surfaces in `serve`, so that no task can wait for a dead thread.
+the thread and surfaces in `serve`; whoever waits for the thread is told that it has ended, so
+no task waits for a dead thread.
 """
 
 import queue
@@ -20,7 +21,8 @@ class DeviceThread:
     """Runs commands and background work on one thread.
 
     Start it as a stage: `await nursery.start(device.serve)`. It ends with its nursery: the
-    command that is running finishes, those that wait are abandoned.
+    command that is running finishes, those that wait are abandoned. Commands given before the
+    start wait for it. While there is nothing to do the thread sleeps.
     """
 
     def __init__(self, name: str, background: Callable[[], bool] | None = None):
@@ -34,6 +36,7 @@ class DeviceThread:
         self._stopping = False
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._finished = trio.Event()
+        self._waiting: set[trio.Event] = set()  # of the calls of `run`, on trio's side
         self._result: outcome.Maybe[None] = outcome.Value(None)
         self._trio: trio.lowlevel.TrioToken | None = None
 
@@ -52,14 +55,22 @@ class DeviceThread:
                 await self._finished.wait()
             self._thread.join()
 
+    @property
+    def ended(self) -> bool:
+        """Whether the thread has ended; nothing runs on it any more."""
+        return self._finished.is_set()
+
     def post(self, command: Callable[[], None]) -> None:
-        """Run `command` on the thread, in order, without waiting; it must not raise."""
+        """Run `command` on the thread, in order, without waiting; if it raises, the thread ends."""
         self._commands.put(command)
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run `function` on the thread and return its result, or raise its exception.
 
         If the caller is cancelled, the function still runs; its result is thrown away.
+
+        Raises:
+          trio.ClosedResourceError: where the thread ends, or has ended, without running it.
         """
         token = trio.lowlevel.current_trio_token()
         done = trio.Event()
@@ -70,13 +81,30 @@ class DeviceThread:
             token.run_sync_soon(done.set)
 
         self.post(command)
-        await done.wait()
+        await self._wait(done)
+        if not results:
+            raise trio.ClosedResourceError(f"the {self._thread.name} thread has ended")
         return results[0].unwrap()
+
+    async def _wait(self, done: trio.Event) -> None:
+        """Wait for the event or for the end of the thread."""
+        if self.ended:
+            return
+        self._waiting.add(done)
+        try:
+            await done.wait()
+        finally:
+            self._waiting.remove(done)
+
+    def _finish(self) -> None:
+        self._finished.set()
+        for done in self._waiting:
+            done.set()
 
     def _loop(self) -> None:
         self._result = outcome.capture(self._run_until_stopped)
         assert self._trio is not None
-        self._trio.run_sync_soon(self._finished.set)
+        self._trio.run_sync_soon(self._finish)
 
     def _run_until_stopped(self) -> None:
         busy = True

@@ -45,17 +45,23 @@ class SamplerStatistics:
 class Engine:
     """Scheduler, compiled programs and device state of one sampler."""
 
-    def __init__(self, config: SamplerConfig, model: ModelConfig, vocab_size: int):
+    def __init__(
+        self,
+        config: SamplerConfig,
+        model: ModelConfig,
+        vocab_size: int,
+        *,
+        programs: Programs | None = None,
+    ):
         self._config = config
         self._model = model
         self._vocab_size = vocab_size
         self._scheduler = Scheduler(config)
-        self._programs: Programs | None = None
+        self._programs = programs
         self._state: SamplerState | None = None
         self._params: Any = None
         self._version = NO_VERSION
         self._generated = 0
-        self._prefilled = 0
         self._dispatches = 0
         self._cancelled = 0
         self._busy_seconds = 0.0
@@ -76,7 +82,7 @@ class Engine:
             rows_busy=self._scheduler.rows_busy,
             waiting=self._scheduler.waiting,
             generated_tokens=self._generated,
-            prefill_tokens=self._prefilled,
+            prefill_tokens=self._scheduler.prefilled_tokens,
             dispatches=self._dispatches,
             cancelled=self._cancelled,
             busy_seconds=self._busy_seconds,

@@ -11,14 +11,13 @@ from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 
 from ..models.config import ModelConfig
 from ..models.parameters import init, unstack
 from .config import SamplerConfig
 from .decode import Decoded, decode
 from .prefill import prefill
-from .rows import PrefillChunk, RowUpdate, empty_rows
+from .rows import PrefillChunk, RowUpdate, idle_chunk, no_update
 from .state import SamplerState, initial_state
 
 
@@ -45,10 +44,10 @@ def compile_programs(config: SamplerConfig, model: ModelConfig, vocab_size: int)
     lowered = [jax.jit(make_state).lower()]
     for window in config.windows:
         into_cache = partial(prefill, window=window, model=model)
-        lowered.append(_lower(into_cache, params, state, _idle_chunk(config)))
+        lowered.append(_lower(into_cache, params, state, idle_chunk(config)))
     for window in config.windows:
         sample = partial(decode, steps=config.decode_tokens, window=window, model=model)
-        lowered.append(_lower(sample, params, state, _no_update(config)))
+        lowered.append(_lower(sample, params, state, no_update(config)))
     with ThreadPoolExecutor(thread_name_prefix="compile") as pool:
         compiled = list(pool.map(_compile, lowered))
     count = len(config.windows)
@@ -74,18 +73,3 @@ def _lower(function: Callable[..., Any], *operands: Any) -> jax.stages.Lowered:
 
 def _compile(lowered: jax.stages.Lowered) -> Callable[..., Any]:
     return lowered.compile()
-
-
-def _idle_chunk(config: SamplerConfig) -> PrefillChunk:
-    lanes = config.prefill_rows
-    return PrefillChunk(
-        tokens=np.zeros((lanes, config.prefill_tokens), np.int32),
-        rows=np.full(lanes, config.rows, np.int32),
-        starts=np.zeros(lanes, np.int32),
-    )
-
-
-def _no_update(config: SamplerConfig) -> RowUpdate:
-    return RowUpdate(
-        np.zeros(config.rows, np.bool_), empty_rows(config.rows, config.max_stop_ids)
-    )

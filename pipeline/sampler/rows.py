@@ -4,6 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .config import SamplerConfig
+
 NO_STOP = -1  # pads the stop ids; no token has this id
 
 
@@ -55,8 +57,9 @@ class PrefillChunk(NamedTuple):
     starts: Any
 
 
-def empty_rows(rows: int, max_stop_ids: int) -> Rows:
+def idle_rows(config: SamplerConfig) -> Rows:
     """Make the numbers of rows that are all idle."""
+    rows = config.rows
     return Rows(
         token=np.zeros(rows, np.int32),
         position=np.zeros(rows, np.int32),
@@ -64,5 +67,20 @@ def empty_rows(rows: int, max_stop_ids: int) -> Rows:
         limit=np.zeros(rows, np.int32),
         key=np.zeros((rows, 2), np.uint32),
         temperature=np.ones(rows, np.float32),
-        stop_ids=np.full((rows, max_stop_ids), NO_STOP, np.int32),
+        stop_ids=np.full((rows, config.max_stop_ids), NO_STOP, np.int32),
+    )
+
+
+def no_update(config: SamplerConfig) -> RowUpdate:
+    """Make an update that changes nothing."""
+    return RowUpdate(np.zeros(config.rows, np.bool_), idle_rows(config))
+
+
+def idle_chunk(config: SamplerConfig) -> PrefillChunk:
+    """Make a prefill dispatch in which every lane is idle."""
+    lanes = config.prefill_rows
+    return PrefillChunk(
+        tokens=np.zeros((lanes, config.prefill_tokens), np.int32),
+        rows=np.full(lanes, config.rows, np.int32),
+        starts=np.zeros(lanes, np.int32),
     )

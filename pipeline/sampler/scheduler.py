@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..types import Completion, FinishReason, Float32s, Int32s, SampleRequest
+from ..types import Bools, Completion, FinishReason, Float32s, Int32s, SampleRequest
 from .config import SamplerConfig
-from .rows import NO_STOP, PrefillChunk, RowUpdate, empty_rows
+from .rows import NO_STOP, PrefillChunk, RowUpdate, idle_chunk, no_update
 
 Ticket = int  # names a request, chosen by the caller, unique among those that haven't left
 
@@ -27,8 +27,8 @@ class SampledBlock:
 
     tokens: Int32s
     logprobs: Float32s
-    was_active: np.ndarray[tuple[int, int], np.dtype[np.bool_]]
-    active: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    was_active: Bools
+    active: Bools
     version: int
 
 
@@ -62,12 +62,12 @@ class Scheduler:
         self._waiting: dict[Ticket, SampleRequest] = {}
         self._order: list[tuple[int, int, Ticket]] = []  # (priority, arrival, ticket)
         self._arrivals = 0
+        self._prefilled_tokens = 0
         self._free = list(range(config.rows))
         self._row_of: dict[Ticket, int] = {}
         self._prefilling: dict[int, _Occupant] = {}  # in order of assignment
         self._decoding: dict[int, _Occupant] = {}
-        self._rows = empty_rows(config.rows, config.max_stop_ids)
-        self._changed = np.zeros(config.rows, np.bool_)
+        self._update = no_update(config)
 
     @property
     def waiting(self) -> int:
@@ -83,6 +83,11 @@ class Scheduler:
     def decoding(self) -> int:
         """Rows that sample in the next decode dispatch."""
         return len(self._decoding)
+
+    @property
+    def prefilled_tokens(self) -> int:
+        """Prompt tokens planned for prefill so far."""
+        return self._prefilled_tokens
 
     @property
     def idle(self) -> bool:
@@ -107,8 +112,8 @@ class Scheduler:
             return False
         if self._prefilling.pop(row, None) is None:
             del self._decoding[row]
-            self._rows.active[row] = False
-            self._changed[row] = True
+            self._update.rows.active[row] = False
+            self._update.changed[row] = True
         self._free.append(row)
         return True
 
@@ -130,25 +135,22 @@ class Scheduler:
         if not self._prefilling:
             return None
         lanes, size = self._config.prefill_rows, self._config.prefill_tokens
-        chunk = PrefillChunk(
-            tokens=np.zeros((lanes, size), np.int32),
-            rows=np.full(lanes, self._config.rows, np.int32),
-            starts=np.zeros(lanes, np.int32),
-        )
+        chunk = idle_chunk(self._config)
         for lane, (row, occupant) in enumerate(list(self._prefilling.items())[:lanes]):
             start, count = occupant.prefilled, min(size, occupant.to_prefill)
             chunk.tokens[lane, :count] = occupant.request.tokens[start : start + count]
             chunk.rows[lane], chunk.starts[lane] = row, start
             occupant.prefilled += count
+            self._prefilled_tokens += count
             if occupant.to_prefill == 0:
                 self._start_decoding(row)
         return chunk
 
     def take_update(self) -> RowUpdate:
         """Hand over the rows that changed since the last call."""
-        changed = self._changed
-        self._changed = np.zeros_like(changed)
-        return RowUpdate(changed, self._rows)
+        update = self._update
+        self._update = RowUpdate(np.zeros_like(update.changed), update.rows)
+        return update
 
     def positions_needed(self) -> int:
         """Cache positions that the next decode dispatch may touch in any row."""
@@ -176,7 +178,7 @@ class Scheduler:
     def _start_decoding(self, row: int) -> None:
         occupant = self._prefilling.pop(row)
         self._decoding[row] = occupant
-        request, rows, length = occupant.request, self._rows, len(occupant.request.tokens)
+        request, rows, length = occupant.request, self._update.rows, len(occupant.request.tokens)
         rows.token[row] = request.tokens[-1]
         rows.position[row] = length - 1
         rows.active[row] = True
@@ -185,7 +187,7 @@ class Scheduler:
         rows.temperature[row] = request.temperature
         rows.stop_ids[row] = NO_STOP
         rows.stop_ids[row, : len(request.stop_ids)] = request.stop_ids
-        self._changed[row] = True
+        self._update.changed[row] = True
 
 
 def _complete(occupant: _Occupant) -> Completion:

@@ -18,7 +18,10 @@ from ..models.config import ModelConfig
 from ..types import Completion, FinishReason, SampleRequest
 from .config import SamplerConfig
 from .engine import Engine, SamplerStatistics
+from .programs import Programs
 from .scheduler import Ticket
+
+_ENDED = "the sampler has ended"
 
 Finished = list[tuple[Ticket, Completion]]
 
@@ -37,10 +40,21 @@ class NativeSampler:
     Requests made before the first `publish` wait for it.
     """
 
-    def __init__(self, config: SamplerConfig, model: ModelConfig, vocab_size: int):
+    def __init__(
+        self,
+        config: SamplerConfig,
+        model: ModelConfig,
+        vocab_size: int,
+        *,
+        programs: Programs | None = None,
+    ):
+        """Args:
+        vocab_size: V; token ids are below it.
+        programs: compiled before for equal sizes; None compiles them when they are needed.
+        """
         self._config = config
         self._vocab_size = vocab_size
-        self._engine = Engine(config, model, vocab_size)
+        self._engine = Engine(config, model, vocab_size, programs=programs)
         self._device = DeviceThread("sampler", background=self._work)
         self._tickets = itertools.count()
         self._pending: dict[Ticket, _Pending] = {}
@@ -63,18 +77,25 @@ class NativeSampler:
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the engine until cancelled; raise what it raises."""
         self._trio = trio.lowlevel.current_trio_token()
-        await self._device.serve(task_status)
+        try:
+            await self._device.serve(task_status)
+        finally:
+            for pending in self._pending.values():
+                pending.done.set()
 
     async def sample(self, request: SampleRequest) -> Completion:
         """Sample one turn. Cancelling the call frees its row at the next dispatch.
 
         Raises:
           ValueError: where the request itself is malformed; others aren't affected.
+          trio.ClosedResourceError: where the sampler has ended.
         """
         self._check(request)
         if len(request.tokens) >= self._config.context_tokens:
             await trio.lowlevel.checkpoint()
             return _nothing_sampled()
+        if self._device.ended:
+            raise trio.ClosedResourceError(_ENDED)
         ticket, pending = next(self._tickets), _Pending()
         self._pending[ticket] = pending
         self._device.post(partial(self._engine.submit, ticket, request))
@@ -83,7 +104,8 @@ class NativeSampler:
         finally:
             if self._pending.pop(ticket, None) is not None:
                 self._device.post(partial(self._engine.cancel, ticket))
-        assert pending.completion is not None
+        if pending.completion is None:
+            raise trio.ClosedResourceError(_ENDED)
         return pending.completion
 
     async def publish(self, params: Any, version: int) -> None:

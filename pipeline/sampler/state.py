@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from ..models.config import ModelConfig
 from .cache import LayerCache, allocate
 from .config import SamplerConfig
-from .rows import Rows, RowUpdate, empty_rows
+from .rows import Rows, RowUpdate, idle_rows
 
 
 @flax.struct.dataclass
@@ -20,7 +20,7 @@ class SamplerState:
 
 def initial_state(config: SamplerConfig, model: ModelConfig) -> SamplerState:
     """Make a state in which every row is idle."""
-    rows = jax.tree.map(jnp.asarray, empty_rows(config.rows, config.max_stop_ids))
+    rows = jax.tree.map(jnp.asarray, idle_rows(config))
     return SamplerState(caches=allocate(config, model), rows=rows)
 
 

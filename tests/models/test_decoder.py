@@ -128,7 +128,7 @@ def test_the_head_is_the_embedding_only_where_they_are_tied() -> None:
 
 
 def test_padding_gives_finite_values_and_gradients_and_leaks_nothing() -> None:
-    config = MODELS["grouped, qk-norm, untied"]
+    config = MODELS["multi-head, tied"]
     params = make_params(config)
     [sequence] = sequences(2, [4])
     tokens, positions, segments = pack([[sequence], []], length=6)
