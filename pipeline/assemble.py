@@ -58,6 +58,7 @@ def assemble(recipe: Recipe) -> Parts:
     """
     spec = _environment(recipe)
     renderer = CharacterRenderer(recipe.text)
+    _check_stop_ids(recipe, renderer)
     sampler = NativeSampler(recipe.sampler, recipe.model, renderer.vocab_size)
     return Parts(
         spec=spec,
@@ -145,6 +146,15 @@ def _environment(recipe: Recipe) -> EnvSpec:
         return build_env(recipe.env)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def _check_stop_ids(recipe: Recipe, renderer: Renderer) -> None:
+    needed = len(renderer.stop_ids)
+    if needed > recipe.sampler.max_stop_ids:
+        raise ConfigError(
+            f"sampler.max_stop_ids must be >= {needed}, the ids that close a turn, got "
+            f"{recipe.sampler.max_stop_ids}; set --sampler.max-stop-ids {needed}"
+        )
 
 
 def _train_tasks(recipe: Recipe, spec: EnvSpec) -> Sequence[Task]:

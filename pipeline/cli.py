@@ -136,7 +136,8 @@ def _explain(error: BaseException) -> int:
         raise error
     if isinstance(cause, ConfigError):
         return _mistake(str(cause))
-    traceback.print_exception(cause.__cause__)
+    if cause.__cause__ is not None and _first_of_ours(cause.__cause__) is None:
+        traceback.print_exception(cause.__cause__)  # unexpected: where it happened matters
     print(f"headrace: {cause}", file=sys.stderr)
     return 1
 

@@ -37,7 +37,8 @@ class BatchStatistics:
       tokens: all tokens, prompts and observations included.
       sampled_tokens: those in the loss.
       padding_share: share of the tokens of the microbatches in use that are padding, 0..1.
-      success_mean: mean of `info["success"]` where an environment reports it, else None.
+      success_mean: mean of `info["success"]`, 0 for an episode that was cut before it had any;
+        None where no episode has one.
       lag_mean: versions; the batch's number minus a group's oldest version.
       in_flight_mean: the part of the lag that arose while the group was running, in versions;
         the rest arose while it waited.
@@ -119,7 +120,8 @@ def _describe(
     groups: Sequence[TrajectoryGroup], packed: TrainBatch, *, batch: int, useful: int
 ) -> BatchStatistics:
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    successes = [t.info["success"] for t in trajectories if "success" in t.info]
+    known = any("success" in trajectory.info for trajectory in trajectories)
+    successes = [t.info.get("success", 0.0) for t in trajectories] if known else []
     lags = [lag(group.oldest_version, batch) for group in groups]
     in_flight = [group.newest_version - group.oldest_version for group in groups]
     tokens = sum(len(trajectory.tokens) for trajectory in trajectories)

@@ -6,7 +6,7 @@ and cancellation are nobody's outcome and pass through. An environment that was 
 closed, whatever happens.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
@@ -88,18 +88,19 @@ class _Episode:
         self.record = TrajectoryBuilder([])
 
     async def run(self, env: Env) -> Trajectory:
+        """Talk until one side is done, or a limit is reached."""
         await self._reset(env)
         for turn in range(self._config.max_turns):
             finish = await self._act()
             if finish is not FinishReason.STOP:
-                return self._finish(self._why_cut(), {})
+                return self._finish(self._why_cut())
             result = await self._answer(env)
             if result.terminated or result.truncated:
                 over = StopReason.TERMINATED if result.terminated else StopReason.TRUNCATED
-                return self._finish(over, result.info)
+                return self._finish(over)
             if turn + 1 < self._config.max_turns and not self._observe(result):
-                return self._finish(StopReason.MAX_TOKENS, result.info)
-        return self._finish(StopReason.MAX_TURNS, result.info)
+                return self._finish(StopReason.MAX_TOKENS)
+        return self._finish(StopReason.MAX_TURNS)
 
     async def _reset(self, env: Env) -> None:
         with _env_boundary(self._config, "reset"):
@@ -147,8 +148,7 @@ class _Episode:
         self.record.say([message])
         with _env_boundary(self._config, "step"):
             result = await env.step(message)
-        self.record.say(result.messages)
-        self.record.answered(reward=float(result.reward), env_seconds=trio.current_time() - began)
+        self.record.answered(result, env_seconds=trio.current_time() - began)
         return result
 
     def _observe(self, result: StepResult) -> bool:
@@ -164,8 +164,8 @@ class _Episode:
         full = len(self.record) >= self._config.max_tokens
         return StopReason.MAX_TOKENS if full else StopReason.MAX_TURN_TOKENS
 
-    def _finish(self, reason: StopReason, info: Mapping[str, float]) -> Trajectory:
-        return self.record.finish(reason, info=info, seconds=trio.current_time() - self._began)
+    def _finish(self, reason: StopReason) -> Trajectory:
+        return self.record.finish(reason, seconds=trio.current_time() - self._began)
 
 
 @asynccontextmanager

@@ -5,10 +5,12 @@ Law 2 (mask): a token is masked in iff the sampler returned it, and exactly then
 logprob and a version. Both hold because nothing here ever decodes, edits or removes an id.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from ...envs.base import StepResult
 from ...envs.messages import Message
 from ..types import (
     NO_VERSION,
@@ -36,6 +38,7 @@ class TrajectoryBuilder:
         self._turns: list[Turn] = []
         self._messages: list[Message] = []
         self._reward = 0.0
+        self._info: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -73,16 +76,15 @@ class TrajectoryBuilder:
         self._versions.extend(completion.policy_versions.tolist())
         self._turns.append(Turn(start, len(self._tokens), sample_seconds))
 
-    def answered(self, *, reward: float, env_seconds: float) -> None:
-        """Note the environment's answer to the turn appended last."""
-        turn = self._turns[-1]
-        self._turns[-1] = Turn(turn.start, turn.end, turn.sample_seconds, env_seconds)
-        self._reward += reward
+    def answered(self, result: StepResult, *, env_seconds: float) -> None:
+        """Note the environment's answer to the turn appended last: reward, messages, info."""
+        self._turns[-1] = replace(self._turns[-1], env_seconds=env_seconds)
+        self._reward += float(result.reward)
+        self._info = dict(result.info)
+        self.say(result.messages)
 
-    def finish(
-        self, stop_reason: StopReason, *, info: Mapping[str, float], seconds: float
-    ) -> Trajectory:
-        """Freeze the record."""
+    def finish(self, stop_reason: StopReason, *, seconds: float) -> Trajectory:
+        """Freeze the record; its info is that of the last answer."""
         versions = np.array(self._versions, np.int32)
         return Trajectory(
             tokens=self.tokens,
@@ -93,7 +95,7 @@ class TrajectoryBuilder:
             rewards={"env": self._reward},
             reward=self._reward,
             stop_reason=stop_reason,
-            info=dict(info),
+            info=self._info,
             messages=self.messages,
             seconds=seconds,
         )

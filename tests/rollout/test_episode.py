@@ -7,7 +7,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.envs import Message, Task
+from headrace.envs import Message, StepResult, Task
 from headrace.pipeline.rollout.config import RolloutConfig
 from headrace.pipeline.rollout.episode import EpisodeIdentity, Rollout, run_episode
 from headrace.pipeline.text.renderer import CharacterRenderer, TextConfig
@@ -118,6 +118,24 @@ def test_why_an_episode_is_cut():
     small = RolloutConfig(max_turns=9, max_turn_tokens=9, max_tokens=8)
     assert run(Script(closed), env={"replies": "1234"}, config=small).stop_reason == "max_tokens"
     assert run(Script([9] * 9), config=small).stop_reason == "max_tokens"
+
+
+def test_an_episode_that_is_cut_keeps_what_was_measured_before():
+    class Measuring(FakeEnv):
+        async def step(self, message):
+            result = await super().step(message)
+            return StepResult(result.messages, reward=0.25, info={"tool_used": 1.0})
+
+    books = Books()
+    rollout = Rollout(
+        lambda: Measuring(books, ("1", "2")),
+        RENDERER,
+        Script(turn("1"), [9] * 9),
+        RolloutConfig(max_turns=3, max_turn_tokens=4, max_tokens=64),
+    )
+    outcome = trio.run(run_episode, rollout, TASK, IDENTITY)
+    assert outcome.stop_reason is StopReason.MAX_TURN_TOKENS
+    assert (outcome.info, outcome.reward) == ({"tool_used": 1.0}, 0.25)
 
 
 def test_the_reply_to_the_last_turn_is_not_part_of_the_tokens():

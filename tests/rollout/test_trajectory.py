@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.envs import StepResult
 from headrace.pipeline.rollout.trajectory import TrajectoryBuilder
 from headrace.pipeline.types import (
     NO_VERSION,
@@ -34,12 +35,12 @@ def test_law_1_and_2_prefix_and_mask(prompt, turns):
         before = builder.tokens
         builder.act(completion(sampled, version), sample_seconds=1.0)
         assert builder.last_turn_tokens == sampled
-        builder.answered(reward=0.5, env_seconds=2.0)
+        builder.answered(StepResult(reward=0.5, info={"success": 1.0}), env_seconds=2.0)
         builder.observe(observed)
         np.testing.assert_array_equal(builder.tokens[: len(before)], before)
         expected += sampled + observed
         mask += [True] * len(sampled) + [False] * len(observed)
-    trajectory = builder.finish(StopReason.TERMINATED, info={"success": 1.0}, seconds=3.0)
+    trajectory = builder.finish(StopReason.TERMINATED, seconds=3.0)
     assert trajectory.tokens.tolist() == expected
     assert trajectory.loss_mask.tolist() == mask
     assert ((trajectory.policy_versions != NO_VERSION) == trajectory.loss_mask).all()
