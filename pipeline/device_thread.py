@@ -61,7 +61,7 @@ class DeviceThread:
         return self._finished.is_set()
 
     def post(self, command: Callable[[], None]) -> None:
-        """Run `command` on the thread, in order, without waiting; if it raises, the thread ends."""
+        """Run `command` on the thread, in order, without waiting; an error ends the thread."""
         self._commands.put(command)
 
     async def run(self, function: Callable[[], T]) -> T:
@@ -83,6 +83,8 @@ class DeviceThread:
         self.post(command)
         await self._wait(done)
         if not results:
+            # If the thread's failure is cancelling this task too, let that come first.
+            await trio.lowlevel.checkpoint()
             raise trio.ClosedResourceError(f"the {self._thread.name} thread has ended")
         return results[0].unwrap()
 

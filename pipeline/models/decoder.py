@@ -17,7 +17,8 @@ from .parameters import Params
 from .rotary import Rotation, rotate, rotation
 
 Cache = TypeVar("Cache")
-# (cache, queries [R, T, H, h], keys [R, T, K, h], values [R, T, K, h]) -> (mixed [R, T, H, h], cache)
+# From (cache, queries [R, T, H, h], keys [R, T, K, h], values [R, T, K, h])
+# to (mixed values [R, T, H, h], cache).
 Attend = Callable[[Cache, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Cache]]
 
 
@@ -86,8 +87,8 @@ def forward_cached(
     x = params["embedding"][tokens]
     new_caches = []
     for weights, cache in zip(params["layers"], caches, strict=True):
-        x, cache = layer(x, weights, cache, rotation=angles, attend=attend, config=config)
-        new_caches.append(cache)
+        x, new_cache = layer(x, weights, cache, rotation=angles, attend=attend, config=config)
+        new_caches.append(new_cache)
     return _finish(x, params, config), new_caches
 
 

@@ -58,12 +58,14 @@ def init(config: ModelConfig, vocab_size: int, key: jax.Array) -> Params:
     ends = list(itertools.accumulate(math.prod(weight.shape) for weight in weights))
     noise = jax.random.normal(key, (ends[-1],), jnp.float32)
     parts = [noise[start:end] for start, end in itertools.pairwise([0, *ends])]
-    return jax.tree.unflatten(structure, map(_start_value, weights, parts))
+    params: Params = jax.tree.unflatten(structure, map(_start_value, weights, parts))
+    return params
 
 
 def logical_axes(config: ModelConfig) -> Params:
     """Give the logical axis names of every weight, in the structure of `init`."""
-    return jax.tree.map(_axes, declare(config, vocab_size=1))
+    axes: Params = jax.tree.map(_axes, declare(config, vocab_size=1))
+    return axes
 
 
 def unstack(params: Params, dtype: DTypeLike = jnp.float32) -> Params:
@@ -72,7 +74,7 @@ def unstack(params: Params, dtype: DTypeLike = jnp.float32) -> Params:
     Every leaf is a copy, also under `jit`, so the learner may donate its own afterwards.
     """
     num_layers = len(params["layers"]["query"])
-    copied = jax.tree.map(lambda weight: jnp.array(weight, dtype, copy=True), params)
+    copied: Params = jax.tree.map(lambda weight: jnp.array(weight, dtype, copy=True), params)
     layers = [
         {name: stack[index] for name, stack in copied["layers"].items()}
         for index in range(num_layers)

@@ -65,7 +65,8 @@ def decode(
 
     def goes_on(carry: tuple[jax.Array, SamplerState, Decoded]) -> jax.Array:
         step, state, _ = carry
-        return (step < steps) & state.rows.active.any()
+        any_active: jax.Array = state.rows.active.any()
+        return (step < steps) & any_active
 
     def one_token(
         carry: tuple[jax.Array, SamplerState, Decoded],

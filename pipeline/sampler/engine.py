@@ -42,6 +42,16 @@ class SamplerStatistics:
     busy_seconds: float = 0.0
 
 
+@dataclass
+class _Loaded:
+    """What exists from the first publish on; `state` is replaced by every dispatch."""
+
+    programs: Programs
+    state: SamplerState
+    params: Any
+    version: int
+
+
 class Engine:
     """Scheduler, compiled programs and device state of one sampler."""
 
@@ -56,12 +66,10 @@ class Engine:
         self._config = config
         self._model = model
         self._vocab_size = vocab_size
-        self._scheduler = Scheduler(config)
         self._programs = programs
-        self._state: SamplerState | None = None
-        self._params: Any = None
-        self._version = NO_VERSION
-        self._generated = 0
+        self._scheduler = Scheduler(config)
+        self._loaded: _Loaded | None = None
+        self._generated_tokens = 0
         self._dispatches = 0
         self._cancelled = 0
         self._busy_seconds = 0.0
@@ -69,37 +77,37 @@ class Engine:
     @property
     def version(self) -> int:
         """The version of the weights in use, `NO_VERSION` before the first publish."""
-        return self._version
+        return NO_VERSION if self._loaded is None else self._loaded.version
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
-        return self._params is not None and not self._scheduler.idle
+        return self._loaded is not None and not self._scheduler.idle
 
     def statistics(self) -> SamplerStatistics:
         """Take a snapshot; may be called from any thread."""
         return SamplerStatistics(
             rows_busy=self._scheduler.rows_busy,
             waiting=self._scheduler.waiting,
-            generated_tokens=self._generated,
+            generated_tokens=self._generated_tokens,
             prefill_tokens=self._scheduler.prefilled_tokens,
             dispatches=self._dispatches,
             cancelled=self._cancelled,
             busy_seconds=self._busy_seconds,
         )
 
-    def compile(self) -> None:
+    def compile(self) -> Programs:
         """Compile all programs, unless that is done; nothing compiles afterwards."""
         if self._programs is None:
             self._programs = compile_programs(self._config, self._model, self._vocab_size)
+        return self._programs
 
     def publish(self, params: Any, version: int) -> None:
         """Use these weights from the next step on; rows in flight keep their cache."""
-        self.compile()
-        assert self._programs is not None
-        if self._state is None:
-            self._state = self._programs.initial_state()
-        self._params, self._version = params, version
+        if self._loaded is None:
+            programs = self.compile()
+            self._loaded = _Loaded(programs, programs.initial_state(), params, version)
+        self._loaded.params, self._loaded.version = params, version
 
     def submit(self, ticket: Ticket, request: SampleRequest) -> None:
         """Take in a request; see `Scheduler.submit`."""
@@ -111,32 +119,31 @@ class Engine:
 
     def step(self) -> list[tuple[Ticket, Completion]]:
         """Fill free rows, prefill one chunk, decode a few tokens; return what is complete."""
-        if not self.has_work:
+        if self._loaded is None or self._scheduler.idle:
             return []
         started = time.perf_counter()
         self._scheduler.assign()
-        self._prefill()
-        finished = self._decode() if self._scheduler.decoding else []
+        self._prefill(self._loaded)
+        finished = self._decode(self._loaded) if self._scheduler.decoding else []
         self._busy_seconds += time.perf_counter() - started
         return finished
 
-    def _prefill(self) -> None:
+    def _prefill(self, loaded: _Loaded) -> None:
         chunk = self._scheduler.next_prefill()
         if chunk is None:
             return
-        assert self._programs is not None
-        size = self._config.prefill_tokens
-        window = self._config.window_for(int(chunk.starts.max()) + size)
-        self._state = self._programs.prefill[window](self._params, self._state, chunk)
+        last = int(chunk.starts.max()) + self._config.prefill_tokens
+        program = loaded.programs.prefill[self._config.window_for(last)]
+        loaded.state = program(loaded.params, loaded.state, chunk)
 
-    def _decode(self) -> list[tuple[Ticket, Completion]]:
-        assert self._programs is not None
-        window = self._config.window_for(self._scheduler.positions_needed())
+    def _decode(self, loaded: _Loaded) -> list[tuple[Ticket, Completion]]:
+        program = loaded.programs.decode[
+            self._config.window_for(self._scheduler.positions_needed())
+        ]
         update = self._scheduler.take_update()
-        self._state, decoded = self._programs.decode[window](self._params, self._state, update)
+        loaded.state, decoded = program(loaded.params, loaded.state, update)
         tokens, logprobs, was_active, active = jax.device_get(decoded)
         self._dispatches += 1
-        self._generated += int(np.count_nonzero(was_active))
-        return self._scheduler.record(
-            SampledBlock(tokens, logprobs, was_active, active, self._version)
-        )
+        self._generated_tokens += int(np.count_nonzero(was_active))
+        block = SampledBlock(tokens, logprobs, was_active, active, loaded.version)
+        return self._scheduler.record(block)

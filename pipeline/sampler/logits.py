@@ -27,9 +27,7 @@ class Draw(NamedTuple):
     logprob: jax.Array
 
 
-def pick(
-    logits: jax.Array, keys: jax.Array, positions: jax.Array, temperature: jax.Array
-) -> Draw:
+def pick(logits: jax.Array, keys: jax.Array, positions: jax.Array, temperature: jax.Array) -> Draw:
     """Draw the token at an absolute position of each row.
 
     Args:

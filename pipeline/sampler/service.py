@@ -105,6 +105,8 @@ class NativeSampler:
             if self._pending.pop(ticket, None) is not None:
                 self._device.post(partial(self._engine.cancel, ticket))
         if pending.completion is None:
+            # If the sampler's failure is cancelling this task too, let that come first.
+            await trio.lowlevel.checkpoint()
             raise trio.ClosedResourceError(_ENDED)
         return pending.completion
 

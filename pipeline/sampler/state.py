@@ -31,5 +31,5 @@ def apply_update(rows: Rows, update: RowUpdate) -> Rows:
         changed = jnp.expand_dims(update.changed, tuple(range(1, old.ndim)))
         return jnp.where(changed, new, old)
 
-    rows: Rows = jax.tree.map(choose, update.rows, rows)
-    return rows
+    updated: Rows = jax.tree.map(choose, update.rows, rows)
+    return updated

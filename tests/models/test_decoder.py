@@ -39,13 +39,13 @@ def oracle_hidden(params: Any, tokens: list[int], config: ModelConfig) -> np.nda
     for index in range(config.num_layers):
         weights = {name: stack[index] for name, stack in params["layers"].items()}
         normed = [oracle_norm(x, weights["attention_norm"], config) for x in stream]
-        stream = [
-            x + oracle_attend(normed, at, weights, config) for at, x in enumerate(stream)
-        ]
+        stream = [x + oracle_attend(normed, at, weights, config) for at, x in enumerate(stream)]
         normed = [oracle_norm(x, weights["ffn_norm"], config) for x in stream]
         for at, x in enumerate(normed):
             gate = x @ weights["gate"]
-            stream[at] = stream[at] + (gate / (1 + np.exp(-gate)) * (x @ weights["up"])) @ weights["down"]
+            stream[at] = (
+                stream[at] + (gate / (1 + np.exp(-gate)) * (x @ weights["up"])) @ weights["down"]
+            )
     return np.stack([oracle_norm(x, params["final_norm"], config) for x in stream])
 
 

@@ -12,6 +12,9 @@ from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.decoder import forward
 from headrace.pipeline.models.parameters import init, unstack
 from headrace.pipeline.sampler.config import SamplerConfig
+from headrace.pipeline.sampler.engine import SamplerStatistics
+from headrace.pipeline.sampler.programs import Programs, compile_programs
+from headrace.pipeline.sampler.service import NativeSampler
 from headrace.pipeline.types import Completion, Float32s, Sample, SampleRequest
 
 VOCAB = 19
@@ -53,16 +56,16 @@ def _compiled_forward() -> Any:
     return jax.jit(partial(forward, config=MODEL))
 
 
-def learner_logprobs(
-    params: Any, request: SampleRequest, completion: Completion
-) -> Float32s:
+def learner_logprobs(params: Any, request: SampleRequest, completion: Completion) -> Float32s:
     """Logprobs of the sampled tokens by the learner's forward pass, at the temperature."""
     length = CONFIG.context_tokens
     sequence = np.concatenate([request.tokens, completion.tokens])
     tokens, segments = np.zeros((2, 1, length), np.int32)
     tokens[0, : len(sequence)] = sequence
     segments[0, : len(sequence)] = 1
-    hidden, head = _compiled_forward()(params, tokens, np.arange(length, dtype=np.int32)[None], segments)
+    hidden, head = _compiled_forward()(
+        params, tokens, np.arange(length, dtype=np.int32)[None], segments
+    )
     logits = np.asarray(hidden[0], np.float64) @ np.asarray(head, np.float64).T
     logits /= request.temperature or 1.0
     logprobs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
@@ -70,9 +73,7 @@ def learner_logprobs(
     return logprobs[sampled - 1, sequence[sampled]].astype(np.float32)
 
 
-async def sample_all(
-    sample: Sample, requests: Sequence[SampleRequest]
-) -> list[Completion]:
+async def sample_all(sample: Sample, requests: Sequence[SampleRequest]) -> list[Completion]:
     """Sample all requests at the same time; completions in the order of the requests."""
     completions: dict[int, Completion] = {}
 
@@ -85,7 +86,36 @@ async def sample_all(
     return [completions[index] for index in range(len(requests))]
 
 
-Body = Callable[[Any], Awaitable[None]]
+Body = Callable[[NativeSampler], Awaitable[None]]
+
+
+@cache
+def native_programs() -> Programs:
+    """Compiled once for all tests."""
+    return compile_programs(CONFIG, MODEL, VOCAB)
+
+
+def run_native(body: Body) -> None:
+    """Run `body` with a native sampler that serves."""
+
+    async def main() -> None:
+        sampler = NativeSampler(CONFIG, MODEL, VOCAB, programs=native_programs())
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(sampler.serve)
+                await body(sampler)
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+async def until_idle(sampler: NativeSampler) -> SamplerStatistics:
+    """Wait until no request is left in the sampler."""
+    while True:
+        statistics = await sampler.device.run(sampler.statistics)
+        if statistics.rows_busy == statistics.waiting == 0:
+            return statistics
+        await trio.sleep(0.001)
 
 
 def assert_same(left: Completion, right: Completion) -> None:

@@ -94,9 +94,7 @@ class Run:
         self.scheduler.submit(ticket, request)
 
     def cancel(self, ticket: int) -> None:
-        here = ticket in self.requests and ticket not in self.completed | dict.fromkeys(
-            self.cancelled
-        )
+        here = ticket in self.requests.keys() - self.completed.keys() - self.cancelled
         assert self.scheduler.cancel(ticket) == here
         if here:
             self.cancelled.add(ticket)
@@ -193,18 +191,18 @@ def test_the_whole_prompt_is_in_the_row_before_it_decodes(seeds: list[int]) -> N
 
 
 def test_smaller_priorities_get_rows_first_then_earlier_arrivals() -> None:
-    scheduler = Scheduler(CONFIG)
+    scheduler = Scheduler(SamplerConfig(rows=1, prefill_rows=1))
     for ticket, priority in enumerate([5, 2, 5, 1, 2, 1]):
-        scheduler.submit(ticket, make_request(1, priority))
+        prompt = np.array([9], np.int32)
+        scheduler.submit(ticket, SampleRequest(prompt, 1, (), (ticket, 0), priority=priority))
     scheduler.cancel(3)
     order = []
-    while scheduler.waiting:
+    while not scheduler.idle:
         scheduler.assign()
-        here = [ticket for ticket in range(6) if ticket not in order and scheduler.cancel(ticket)]
-        # Those that had a row were cancelled along with those that still waited.
-        order += here
-        break
-    assert set(order) == {0, 1, 2, 4, 5}
+        ticket = int(scheduler.take_update().rows.key[0, 0])
+        scheduler.cancel(ticket)
+        order.append(ticket)
+    assert order == [5, 1, 4, 0, 2]
 
 
 def test_a_cancelled_row_falls_silent_even_if_it_is_given_away_at_once() -> None:
