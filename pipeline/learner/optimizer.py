@@ -43,6 +43,7 @@ class LearnerConfig:
             _check(name, getattr(self, name), getattr(self, name) >= 1, ">= 1")
         _check("row_tokens", self.row_tokens, self.row_tokens >= 2, ">= 2")
 
+
 def make_optimizer(config: LearnerConfig) -> optax.GradientTransformation:
     """Build the optimizer: `(gradients, state, params) -> (updates, state)`, pure.
 

@@ -111,9 +111,8 @@ class Learner:
         return self._busy_seconds
 
     async def compile(self) -> None:
-        """Compile all programs; the first update calls it where nobody else did."""
-        if self._step is None:
-            await self._device.run(self._compile)
+        """Compile all programs, once; the first update calls it where nobody else did."""
+        await self._device.run(self._compile)
 
     async def update(self, batch: TrainBatch) -> dict[str, float]:
         """Train `epochs` times on one batch.
@@ -131,10 +130,11 @@ class Learner:
           ValueError: the batch has another shape than the compiled programs.
         """
         _check_shape(batch, self._rule.batch_shape)
-        await self.compile()
         return await self._device.run(partial(self._update, batch))
 
     def _compile(self) -> None:
+        if self._step is not None:
+            return
         rule = self._rule
         batch = _empty_batch(rule.batch_shape)
         logprobs = jnp.zeros(rule.batch_shape, jnp.float32)
@@ -154,6 +154,7 @@ class Learner:
             self._score = jax.jit(score).lower(self._state.params, batch).compile()
 
     def _update(self, batch: TrainBatch) -> dict[str, float]:
+        self._compile()
         assert self._step is not None
         started = time.perf_counter()
         batch = jax.device_put(jax.tree.map(np.asarray, batch, _DTYPES))

@@ -119,7 +119,7 @@ def _apply(
     usable: jax.Array,
 ) -> tuple[LearnerState, Metrics]:
     """Step the optimizer, unless the gradient is unusable: then keep the state as it is."""
-    norm = optax.global_norm(gradients)
+    norm = optax.tree.norm(gradients)
     usable = usable & jnp.isfinite(norm)
 
     def step() -> tuple[LearnerState, jax.Array]:
@@ -127,7 +127,7 @@ def _apply(
         with jax.numpy_dtype_promotion("standard"):
             updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
-        return LearnerState(params, opt_state, state.step + 1), optax.global_norm(updates)
+        return LearnerState(params, opt_state, state.step + 1), optax.tree.norm(updates)
 
     def skip() -> tuple[LearnerState, jax.Array]:
         return state, jnp.zeros_like(norm)

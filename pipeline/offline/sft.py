@@ -185,4 +185,6 @@ async def warm_start(
 def _check(name: str, value: float, allowed: bool, condition: str) -> None:
     if not allowed:
         flag = name.replace("_", "-")
-        raise ConfigError(f"warm_start.{name} must be {condition}, got {value}; set --warm-start.{flag}")
+        raise ConfigError(
+            f"warm_start.{name} must be {condition}, got {value}; set --warm-start.{flag}"
+        )

@@ -1,0 +1,162 @@
+"""The learner as a stage: equal to the pure step, compiled once, one copy of its state."""
+
+from functools import partial
+
+import chex
+import jax
+import numpy as np
+import optax
+import pytest
+import trio
+
+from headrace.pipeline.algorithms.losses import AlgorithmConfig, grpo_loss, sft_loss
+from headrace.pipeline.device_thread import DeviceThread
+from headrace.pipeline.learner.logprobs import batch_logprobs
+from headrace.pipeline.learner.optimizer import LearnerConfig, make_optimizer
+from headrace.pipeline.learner.service import Learner, UpdateRule
+from headrace.pipeline.learner.state import init_state
+from headrace.pipeline.learner.step import Anchors, train_step
+from tests.learner.toy import toy_batch, toy_forward, toy_items, toy_params
+
+LOSS = partial(grpo_loss, config=AlgorithmConfig(kl_coefficient=0.1))
+SHAPE = (4, 8, 12)
+
+
+def make_rule(**changes):
+    settings = {
+        "forward": toy_forward,
+        "loss": LOSS,
+        "optimizer": make_optimizer(LearnerConfig(learning_rate=0.01)),
+        "batch_shape": SHAPE,
+        "temperature": 0.7,
+    }
+    return UpdateRule(**(settings | changes))
+
+
+def cheap_rule():
+    """One program, quickly compiled, where the update itself doesn't matter."""
+    return make_rule(loss=sft_loss, optimizer=optax.sgd(0.1), old_logprobs="rollout")
+
+
+def with_learner(function, rule):
+    """Run `function(learner)` while the learner's thread serves."""
+
+    async def main():
+        device = DeviceThread("headrace-learner")
+        async with trio.open_nursery() as nursery:
+            await nursery.start(device.serve)
+            result = await function(Learner(toy_params(), rule, device))
+            nursery.cancel_scope.cancel()
+        return result
+
+    return trio.run(main)
+
+
+def by_hand(rule, batches):
+    """The same updates with the pure functions."""
+    score = jax.jit(partial(batch_logprobs, forward=rule.forward, temperature=rule.temperature))
+    step = jax.jit(
+        partial(
+            train_step,
+            forward=rule.forward,
+            loss=rule.loss,
+            optimizer=rule.optimizer,
+            temperature=rule.temperature,
+        )
+    )
+    state, reference = init_state(toy_params(), rule.optimizer), toy_params()
+    for batch in batches:
+        anchors = Anchors(score(state.params, batch), score(reference, batch))
+        for _ in range(rule.epochs):
+            state, metrics = step(state, batch, anchors)
+    return state, metrics
+
+
+def test_updates_are_epochs_of_the_pure_step_against_fixed_anchors():
+    rule = make_rule(epochs=2, keep_reference=True)
+    batches = [toy_batch(), toy_batch(toy_items(seed=1))]
+
+    async def update(learner):
+        return [await learner.update(batch) for batch in batches], learner.state
+
+    metrics, state = with_learner(update, rule)
+    expected, last = by_hand(rule, batches)
+    chex.assert_trees_all_close(state, expected, atol=1e-6)
+    assert int(state.step) == 4
+    assert metrics[1].keys() == last.keys()
+    for name in ("loss", "ratio_max", "ref_kl", "tokens"):
+        np.testing.assert_allclose(metrics[1][name], last[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("epochs", "moved"), [(1, False), (2, True)])
+def test_conformance_20_the_ratio_is_one_in_the_first_epoch_and_moves_in_the_second(epochs, moved):
+    async def update(learner):
+        return await learner.update(toy_batch())
+
+    metrics = with_learner(update, make_rule(epochs=epochs))
+    assert (abs(metrics["ratio_max"] - 1.0) > 1e-4) == moved
+
+
+def test_with_rollout_logprobs_the_mismatch_shows_the_learner_that_came_in():
+    async def update(learner):
+        return await learner.update(toy_batch())
+
+    once = with_learner(update, make_rule(epochs=1, old_logprobs="rollout"))
+    twice = with_learner(update, make_rule(epochs=2, old_logprobs="rollout"))
+    assert once["mismatch_abs"] > 0.1
+    np.testing.assert_allclose(once["mismatch_abs"], twice["mismatch_abs"], rtol=1e-5)
+
+
+def test_nothing_is_compiled_after_compile():
+    async def update(learner):
+        await learner.compile()
+        assert learner.busy_seconds == 0.0
+        compiled = []
+        record = partial(_record, compiled)
+        jax.monitoring.register_event_duration_secs_listener(record)
+        try:
+            for lengths in [(3,), (5, 9, 3), tuple(range(2, 13))]:
+                await learner.update(toy_batch(toy_items(lengths)))
+        finally:
+            jax.monitoring.unregister_event_duration_listener(record)
+        assert learner.busy_seconds > 0.0
+        return compiled
+
+    assert with_learner(update, make_rule(keep_reference=True)) == []
+
+
+def _record(events, event, *_, **__):
+    if "compile" in event:
+        events.append(event)
+
+
+def test_the_callers_parameters_survive_and_the_learners_are_donated():
+    async def update(learner):
+        before = learner.params
+        await learner.update(toy_batch())
+        return before, learner.params
+
+    before, after = with_learner(update, cheap_rule())
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(after))
+
+
+def test_a_batch_of_another_shape_is_refused_before_it_reaches_the_device():
+    async def update(learner):
+        with pytest.raises(ValueError, match="shape"):
+            await learner.update(toy_batch(row_tokens=16))
+        with pytest.raises(ValueError, match=r"microbatches must be in 0\.\.4, got 5"):
+            await learner.update(toy_batch()._replace(microbatches=np.array(5, np.int32)))
+
+    with_learner(update, cheap_rule())
+
+
+def test_a_cancelled_update_still_ends_and_the_next_one_works():
+    async def update(learner):
+        await learner.compile()
+        with trio.move_on_after(0):
+            await learner.update(toy_batch())
+        await learner.update(toy_batch())
+        return int(learner.state.step)
+
+    assert with_learner(update, cheap_rule()) in (1, 2)
