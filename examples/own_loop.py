@@ -69,15 +69,16 @@ def normalised(rewards: np.ndarray) -> np.ndarray:
     """GRPO's advantages: the answers to one question are one group."""
     groups = rewards.reshape(LETTERS, GROUP_SIZE)
     centred = groups - groups.mean(-1, keepdims=True)
-    return (centred / (groups.std(-1, keepdims=True) + 1e-4)).reshape(-1)
+    advantages: np.ndarray = centred / (groups.std(-1, keepdims=True) + 1e-4)
+    return advantages.reshape(-1)
 
 
 def main(steps: int = 60) -> list[float]:
     """Train; return the share of wrong answers before each step."""
     optimizer = optax.adam(0.03)
     loss = partial(grpo_loss, config=AlgorithmConfig())
-    step = partial(train_step, forward=forward, loss=loss, optimizer=optimizer)
-    step = jax.jit(step, donate_argnums=0)
+    bound = partial(train_step, forward=forward, loss=loss, optimizer=optimizer)
+    step = jax.jit(bound, donate_argnums=0)
     state = init_state(init_params(jax.random.key(0)), optimizer)
     questions = np.repeat(np.arange(LETTERS), GROUP_SIZE)
     wrong = []
