@@ -14,6 +14,10 @@ class SamplerConfig:
 
     Raises:
       ConfigError: where a size is below 1 or the sizes don't fit each other.
+
+    Example:
+      >>> SamplerConfig(context_tokens=300, prefill_tokens=32).windows
+      (128, 256, 384)
     """
 
     rows: int = 64
@@ -25,7 +29,7 @@ class SamplerConfig:
     prefill_rows: int = 32
     """prompts that one prefill dispatch works on, at most rows"""
     prefill_tokens: int = 16
-    """prompt tokens of each row per prefill dispatch; longer prompts take several"""
+    """prompt tokens per row and prefill dispatch; near the usual length, as shorter ones are padded"""
     max_stop_ids: int = 8
     """stop ids that one request may have"""
 

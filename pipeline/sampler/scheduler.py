@@ -39,10 +39,9 @@ class _Occupant:
     ticket: Ticket
     request: SampleRequest
     prefilled: int = 0
-    sampled: int = 0
-    tokens: list[Int32s] = field(default_factory=list)
-    logprobs: list[Float32s] = field(default_factory=list)
-    versions: list[tuple[int, int]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
 
     @property
     def to_prefill(self) -> int:
@@ -51,7 +50,7 @@ class _Occupant:
 
     @property
     def length(self) -> int:
-        return len(self.request.tokens) + self.sampled
+        return len(self.request.tokens) + len(self.tokens)
 
 
 class Scheduler:
@@ -161,14 +160,13 @@ class Scheduler:
         """Take in what a decode dispatch sampled; free the rows that ended."""
         counts = block.was_active.sum(axis=0).tolist()
         goes_on = block.active.tolist()
-        tokens, logprobs = block.tokens.T.copy(), block.logprobs.T.copy()
+        tokens, logprobs = block.tokens.T.tolist(), block.logprobs.T.tolist()
         finished = []
         for row, occupant in list(self._decoding.items()):
             count = counts[row]
-            occupant.sampled += count
-            occupant.tokens.append(tokens[row, :count])
-            occupant.logprobs.append(logprobs[row, :count])
-            occupant.versions.append((block.version, count))
+            occupant.tokens += tokens[row][:count]
+            occupant.logprobs += logprobs[row][:count]
+            occupant.versions += [block.version] * count
             if not goes_on[row]:
                 finished.append((occupant.ticket, _complete(occupant)))
                 del self._decoding[row], self._row_of[occupant.ticket]
@@ -191,13 +189,10 @@ class Scheduler:
 
 
 def _complete(occupant: _Occupant) -> Completion:
-    tokens = np.concatenate(occupant.tokens)
-    stopped = int(tokens[-1]) in occupant.request.stop_ids
-    versions = [version for version, _ in occupant.versions]
-    counts = [count for _, count in occupant.versions]
+    stopped = occupant.tokens[-1] in occupant.request.stop_ids
     return Completion(
-        tokens=tokens,
-        logprobs=np.concatenate(occupant.logprobs),
-        policy_versions=np.repeat(np.array(versions, np.int32), counts),
+        tokens=np.array(occupant.tokens, np.int32),
+        logprobs=np.array(occupant.logprobs, np.float32),
+        policy_versions=np.array(occupant.versions, np.int32),
         finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
     )
