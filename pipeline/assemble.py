@@ -95,7 +95,7 @@ def make_learner(recipe: Recipe, parts: Parts, params: Params) -> Learner:
     rule = UpdateRule(
         forward=parts.forward,
         loss=partial(grpo_loss, config=algorithm),
-        optimizer=make_optimizer(learner),
+        optimizer=make_optimizer(learner, total_steps=recipe.run.steps * learner.epochs),
         batch_shape=_batch_shape(recipe, _batch_trajectories(recipe)),
         epochs=learner.epochs,
         temperature=recipe.rollout.temperature,

@@ -85,46 +85,42 @@ class Job:
             nursery.cancel_scope.cancel()
 
     async def _run_phases(self) -> None:
-        params = await self._warm_params()
-        learner, convert = await self._prepare(params)
+        learner, convert = await self._prepare()
         await self._publish(learner, convert, 0)
         self._compilations.mark()
         await self._evaluate("before")
         await self._reinforce(learner, convert)
         await self._evaluate("after")
 
-    async def _warm_params(self) -> Params:
-        """Draw random parameters and, if the recipe says so, warm them up by imitation."""
+    async def _prepare(self) -> tuple[Learner, Convert]:
+        """Make the learners, compile all programs, and warm the policy up by imitation."""
         recipe, parts = self._recipe, self._parts
         device = parts.sampler.device
         params: Params = await device.run(partial(initial_params, recipe, parts))
-        if recipe.warm_start.steps == 0:
-            return params
-        self._view.phase("compiling the warm start")
-        learner: Learner = await device.run(partial(make_sft_learner, recipe, parts, params))
-        await learner.compile()
+        self._learner: Learner = await device.run(partial(make_learner, recipe, parts, params))
+        imitator: Learner = await device.run(partial(make_sft_learner, recipe, parts, params))
+        self._view.phase("compiling")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._learner.compile)
+            nursery.start_soon(trio.to_thread.run_sync, parts.sampler.compile)
+            if recipe.warm_start.steps > 0:
+                nursery.start_soon(imitator.compile)
+        convert: Convert = await device.run(partial(compile_convert, unstack, params))
+        if recipe.warm_start.steps > 0:
+            await self._warm_start(imitator)
+            await self._learner.adopt(imitator.params)
+        return self._learner, convert
+
+    async def _warm_start(self, imitator: Learner) -> None:
+        recipe, parts = self._recipe, self._parts
 
         def on_step(step: int, metrics: Mapping[str, float]) -> None:
             self._view.phase("warm start", step + 1, recipe.warm_start.steps)
 
         scripts = conversations(recipe, parts)
         await warm_start(
-            learner, scripts, parts.renderer, config=recipe.warm_start, on_step=on_step
+            imitator, scripts, parts.renderer, config=recipe.warm_start, on_step=on_step
         )
-        return learner.params
-
-    async def _prepare(self, params: Params) -> tuple[Learner, Convert]:
-        """Make the learner and compile all that runs from here on."""
-        self._view.phase("compiling")
-        parts = self._parts
-        device = parts.sampler.device
-        learner: Learner = await device.run(partial(make_learner, self._recipe, parts, params))
-        self._learner = learner
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.to_thread.run_sync, parts.sampler.compile)
-            nursery.start_soon(learner.compile)
-        convert: Convert = await device.run(partial(compile_convert, unstack, learner.params))
-        return learner, convert
 
     async def _publish(self, learner: Learner, convert: Convert, version: int) -> None:
         sampler = self._parts.sampler

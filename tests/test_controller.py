@@ -43,9 +43,7 @@ class Numbered:
 
 
 def pack(groups, batch):
-    return form_batch(
-        groups, group_relative, batch=batch, group_size=2, shape=(4, 8, 32)
-    )
+    return form_batch(groups, group_relative, batch=batch, group_size=2, shape=(4, 8, 32))
 
 
 class Run:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
 import optax
 
 from ..errors import ConfigError
@@ -12,9 +14,11 @@ class LearnerConfig:
     """How a batch becomes an update."""
 
     learning_rate: float = 1e-6
-    """Of AdamW; constant after the warm-up."""
+    """Of AdamW; constant between warm-up and decay."""
     warmup_steps: int = 0
     """Optimizer steps over which the learning rate rises linearly from 0."""
+    decay_share: float = 0.0
+    """Share of the run's optimizer steps, its last ones, over which the rate falls to 0."""
     epochs: int = 1
     """Optimizer steps on each batch."""
     max_grad_norm: float = 1.0
@@ -37,6 +41,7 @@ class LearnerConfig:
             _check(name, getattr(self, name), getattr(self, name) > 0, "> 0")
         for name in ("warmup_steps", "weight_decay"):
             _check(name, getattr(self, name), getattr(self, name) >= 0, ">= 0")
+        _check("decay_share", self.decay_share, 0 <= self.decay_share <= 1, "in [0, 1]")
         for name in ("beta1", "beta2"):
             _check(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
         for name in ("epochs", "microbatch_rows"):
@@ -44,15 +49,18 @@ class LearnerConfig:
         _check("row_tokens", self.row_tokens, self.row_tokens >= 2, ">= 2")
 
 
-def make_optimizer(config: LearnerConfig) -> optax.GradientTransformation:
+def make_optimizer(config: LearnerConfig, *, total_steps: int = 0) -> optax.GradientTransformation:
     """Build the optimizer: `(gradients, state, params) -> (updates, state)`, pure.
+
+    Args:
+      total_steps: optimizer steps of the run; only a decay needs it.
 
     Reference: Loshchilov & Hutter 2019 (AdamW), algorithm 2; Pascanu et al. 2013 (clipping).
     """
     return optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm),
         optax.adamw(
-            _learning_rate(config),
+            _learning_rate(config, total_steps),
             b1=config.beta1,
             b2=config.beta2,
             eps=config.adam_epsilon,
@@ -61,12 +69,19 @@ def make_optimizer(config: LearnerConfig) -> optax.GradientTransformation:
     )
 
 
-def _learning_rate(config: LearnerConfig) -> optax.ScalarOrSchedule:
-    if config.warmup_steps == 0:
+def _learning_rate(config: LearnerConfig, total_steps: int) -> optax.ScalarOrSchedule:
+    decay_steps = round(config.decay_share * total_steps)
+    if config.warmup_steps == decay_steps == 0:
         return config.learning_rate
-    # The first step already moves: step n of the warm-up uses n / warmup_steps.
-    first = config.learning_rate / config.warmup_steps
-    return optax.linear_schedule(first, config.learning_rate, config.warmup_steps - 1)
+
+    def rate(steps_taken: jax.Array) -> jax.Array:
+        # The first step already moves, with 1 / warmup_steps of the rate, and so does the last.
+        step = jnp.asarray(steps_taken, jnp.float32)
+        rising = (step + 1.0) / max(1, config.warmup_steps)
+        falling = (total_steps - step) / (decay_steps + 1) if decay_steps else jnp.ones_like(step)
+        return config.learning_rate * jnp.clip(jnp.minimum(rising, falling), 0.0, 1.0)
+
+    return rate
 
 
 def _check(name: str, value: float, allowed: bool, condition: str) -> None:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import trio
 
 from ..algorithms.losses import TokenLoss
 from ..device_thread import DeviceThread
@@ -79,9 +80,8 @@ class Learner:
         """
         self._rule = rule
         self._device = device
-        own = jax.tree.map(jnp.copy, params)
-        self._state = init_state(own, rule.optimizer)
-        self._reference = jax.tree.map(jnp.copy, params) if rule.keep_reference else None
+        self._reference: Params | None = None
+        self._adopt(params)
         self._step: Callable[..., tuple[LearnerState, Metrics]] | None = None
         self._score: Callable[..., jax.Array] | None = None
         self._busy_seconds = 0.0
@@ -110,9 +110,16 @@ class Learner:
         """Time spent in updates so far, compilation left out."""
         return self._busy_seconds
 
+    async def adopt(self, params: Params) -> None:
+        """Start again from `params` (copied), with a fresh optimizer state."""
+        await self._device.run(partial(self._adopt, params))
+
     async def compile(self) -> None:
-        """Compile all programs, once; the first update calls it where nobody else did."""
-        await self._device.run(self._compile)
+        """Compile all programs, once; the first update does it where nobody else did.
+
+        On a worker thread, so that several learners and samplers can compile at once.
+        """
+        await trio.to_thread.run_sync(self._compile)
 
     async def update(self, batch: TrainBatch) -> dict[str, float]:
         """Train `epochs` times on one batch.
@@ -132,12 +139,18 @@ class Learner:
         _check_shape(batch, self._rule.batch_shape)
         return await self._device.run(partial(self._update, batch))
 
+    def _adopt(self, params: Params) -> None:
+        own = jax.tree.map(jnp.copy, params)
+        self._state = init_state(own, self._rule.optimizer)
+        if self._rule.keep_reference:
+            self._reference = jax.tree.map(jnp.copy, params)
+
     def _compile(self) -> None:
         if self._step is not None:
             return
         rule = self._rule
-        batch = _empty_batch(rule.batch_shape)
-        logprobs = jnp.zeros(rule.batch_shape, jnp.float32)
+        batch = _abstract_batch(rule.batch_shape)
+        logprobs = jax.ShapeDtypeStruct(rule.batch_shape, jnp.float32)
         step = partial(
             train_step,
             forward=rule.forward,
@@ -149,9 +162,9 @@ class Learner:
         lowered = jax.jit(step, donate_argnums=0).lower(
             self._state, batch, Anchors(logprobs, logprobs)
         )
-        self._step = lowered.compile()
         if rule.old_logprobs == "recompute" or rule.keep_reference:
             self._score = jax.jit(score).lower(self._state.params, batch).compile()
+        self._step = lowered.compile()
 
     def _update(self, batch: TrainBatch) -> dict[str, float]:
         self._compile()
@@ -178,10 +191,10 @@ class Learner:
         return Anchors(old, ref)
 
 
-def _empty_batch(shape: tuple[int, int, int]) -> TrainBatch:
-    """Make a batch of nothing, which shows the compiler shapes and types."""
+def _abstract_batch(shape: tuple[int, int, int]) -> TrainBatch:
+    """Describe the arrays of a batch to the compiler."""
     fields = {
-        name: jnp.zeros(() if name == "microbatches" else shape, dtype)
+        name: jax.ShapeDtypeStruct(() if name == "microbatches" else shape, dtype)
         for name, dtype in _DTYPES._asdict().items()
     }
     return TrainBatch(**fields)

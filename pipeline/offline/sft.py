@@ -41,6 +41,8 @@ class SftConfig:
     """Of AdamW; RL starts with a fresh optimizer and its own rate."""
     warmup_steps: int = 0
     """Steps over which the learning rate rises linearly from 0."""
+    decay_share: float = 0.0
+    """Share of the steps, the last ones, over which the learning rate falls to 0."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this global norm."""
     weight_decay: float = 0.0
@@ -53,6 +55,7 @@ class SftConfig:
             _check(name, getattr(self, name), getattr(self, name) >= 0, ">= 0")
         for name in ("learning_rate", "max_grad_norm"):
             _check(name, getattr(self, name), getattr(self, name) > 0, "> 0")
+        _check("decay_share", self.decay_share, 0 <= self.decay_share <= 1, "in [0, 1]")
         _check("beta2", self.beta2, 0 <= self.beta2 < 1, "in [0, 1)")
         _check(
             "batch_conversations", self.batch_conversations, self.batch_conversations > 0, "> 0"
@@ -130,6 +133,7 @@ def sft_learner(
     settings = LearnerConfig(
         learning_rate=config.learning_rate,
         warmup_steps=config.warmup_steps,
+        decay_share=config.decay_share,
         max_grad_norm=config.max_grad_norm,
         weight_decay=config.weight_decay,
         beta2=config.beta2,
@@ -137,7 +141,7 @@ def sft_learner(
     rule = UpdateRule(
         forward=forward,
         loss=sft_loss,
-        optimizer=make_optimizer(settings),
+        optimizer=make_optimizer(settings, total_steps=config.steps),
         batch_shape=batch_shape,
         old_logprobs="rollout",
     )

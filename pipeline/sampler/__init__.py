@@ -2,6 +2,7 @@
 
 config     the sizes that are fixed when the programs are compiled
 scheduler  which request has which row: a plain state machine
+rows       the per-row numbers, on the host and on the device
 cache      keys and values of every row
 state      what lives on the device between two dispatches
 prefill    prompts into the cache, several rows a dispatch

@@ -29,7 +29,7 @@ class SamplerConfig:
     prefill_rows: int = 32
     """prompts that one prefill dispatch works on, at most rows"""
     prefill_tokens: int = 16
-    """prompt tokens per row and prefill dispatch; near the usual length, as shorter ones are padded"""
+    """prompt tokens per row and prefill dispatch; best near the usual length (all are padded)"""
     max_stop_ids: int = 8
     """stop ids that one request may have"""
 

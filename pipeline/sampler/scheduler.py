@@ -128,6 +128,8 @@ class Scheduler:
             self._prefilling[row] = _Occupant(ticket, request)
             if len(request.tokens) == 1:
                 self._start_decoding(row)
+        if not self._waiting:
+            self._order.clear()  # what is left was cancelled
 
     def next_prefill(self) -> PrefillChunk | None:
         """Plan one prefill dispatch, longest-waiting rows first; None if no row needs it."""

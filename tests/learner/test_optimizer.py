@@ -13,7 +13,7 @@ GRADIENTS = np.random.default_rng(0).normal(size=(4, 3))
 
 
 def run(config):
-    optimizer = make_optimizer(config)
+    optimizer = make_optimizer(config, total_steps=len(GRADIENTS))
     params = jnp.ones(3)
     state = optimizer.init(params)
     with jax.numpy_dtype_promotion("standard"):
@@ -31,7 +31,9 @@ def oracle(config):
         square = config.beta2 * square + (1 - config.beta2) * g**2
         direction = mean / (1 - config.beta1**n)
         direction = direction / (np.sqrt(square / (1 - config.beta2**n)) + config.adam_epsilon)
-        rate = config.learning_rate * min(1.0, n / max(1, config.warmup_steps))
+        decay = round(config.decay_share * len(GRADIENTS))
+        rising, falling = n / max(1, config.warmup_steps), (len(GRADIENTS) + 1 - n) / (decay + 1)
+        rate = config.learning_rate * min(1.0, rising, falling if decay else 1.0)
         x = x - rate * (direction + config.weight_decay * x)
     return x
 
@@ -43,6 +45,8 @@ def oracle(config):
         LearnerConfig(learning_rate=0.1, weight_decay=0.3, max_grad_norm=0.5, beta2=0.9),
         LearnerConfig(learning_rate=0.1, warmup_steps=1),
         LearnerConfig(learning_rate=0.1, warmup_steps=3),
+        LearnerConfig(learning_rate=0.1, decay_share=0.5),
+        LearnerConfig(learning_rate=0.1, warmup_steps=2, decay_share=0.75),
     ],
 )
 def test_the_optimizer_is_adamw_after_clipping(config):
@@ -56,6 +60,7 @@ def test_the_optimizer_is_adamw_after_clipping(config):
         ("learning_rate", float("nan")),
         ("epochs", 0),
         ("beta2", 1.0),
+        ("decay_share", 1.1),
         ("weight_decay", -0.1),
         ("microbatch_rows", 0),
         ("row_tokens", 1),
