@@ -97,19 +97,20 @@ class Job:
         recipe, parts = self._recipe, self._parts
         device = parts.sampler.device
         params: Params = await device.run(partial(initial_params, recipe, parts))
-        self._learner: Learner = await device.run(partial(make_learner, recipe, parts, params))
+        learner: Learner = await device.run(partial(make_learner, recipe, parts, params))
+        self._learner = learner
         imitator: Learner = await device.run(partial(make_sft_learner, recipe, parts, params))
         self._view.phase("compiling")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._learner.compile)
+            nursery.start_soon(learner.compile)
             nursery.start_soon(trio.to_thread.run_sync, parts.sampler.compile)
             if recipe.warm_start.steps > 0:
                 nursery.start_soon(imitator.compile)
         convert: Convert = await device.run(partial(compile_convert, unstack, params))
         if recipe.warm_start.steps > 0:
             await self._warm_start(imitator)
-            await self._learner.adopt(imitator.params)
-        return self._learner, convert
+            await learner.adopt(imitator.params)
+        return learner, convert
 
     async def _warm_start(self, imitator: Learner) -> None:
         recipe, parts = self._recipe, self._parts

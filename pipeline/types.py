@@ -218,6 +218,7 @@ class TrajectoryGroup:
 
     @property
     def newest_version(self) -> int:
+        """The newest policy version in the group."""
         return max(trajectory.newest_version for trajectory in self.trajectories)
 
 

@@ -214,7 +214,8 @@ def test_an_environment_that_always_fails_ends_the_run_after_the_stated_budget()
     (failure,) = leaves(caught.value)
     assert isinstance(failure, StageFailed)
     assert {type(leaf) for leaf in leaves(failure.__cause__)} == {PipelineStalled}
-    assert "groups in a row failed" in str(failure) and "no such host" in str(failure)
+    assert "groups in a row failed" in str(failure)
+    assert "no such host" in str(failure)
 
 
 def test_conformance_22_one_percent_of_faults_costs_about_one_percent_of_the_data():

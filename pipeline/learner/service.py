@@ -5,6 +5,7 @@ first update, for one shape, so none is ever compiled later; the state is donate
 one copy of parameters and optimizer state.
 """
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ class Learner:
         self._adopt(params)
         self._step: Callable[..., tuple[LearnerState, Metrics]] | None = None
         self._score: Callable[..., jax.Array] | None = None
+        self._compiling = threading.Lock()
         self._busy_seconds = 0.0
 
     @property
@@ -146,11 +148,14 @@ class Learner:
             self._reference = jax.tree.map(jnp.copy, params)
 
     def _compile(self) -> None:
-        if self._step is not None:
-            return
+        with self._compiling:
+            if self._step is None:
+                self._compile_programs()
+
+    def _compile_programs(self) -> None:
         rule = self._rule
         batch = _abstract_batch(rule.batch_shape)
-        logprobs = jax.ShapeDtypeStruct(rule.batch_shape, jnp.float32)
+        logprobs = batch.rollout_logprobs
         step = partial(
             train_step,
             forward=rule.forward,
@@ -194,7 +199,7 @@ class Learner:
 def _abstract_batch(shape: tuple[int, int, int]) -> TrainBatch:
     """Describe the arrays of a batch to the compiler."""
     fields = {
-        name: jax.ShapeDtypeStruct(() if name == "microbatches" else shape, dtype)
+        name: jax.eval_shape(partial(jnp.zeros, () if name == "microbatches" else shape, dtype))
         for name, dtype in _DTYPES._asdict().items()
     }
     return TrainBatch(**fields)

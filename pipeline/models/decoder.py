@@ -16,6 +16,8 @@ from .config import ModelConfig
 from .parameters import Params
 from .rotary import Rotation, rotate, rotation
 
+UNROLLED_LAYERS = 4
+
 Cache = TypeVar("Cache")
 # From (cache, queries [R, T, H, h], keys [R, T, K, h], values [R, T, K, h])
 # to (mixed values [R, T, H, h], cache).
@@ -58,7 +60,9 @@ def forward(
     if remat:
         keep = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
         one_layer = jax.checkpoint(one_layer, policy=keep)
-    x, _ = lax.scan(one_layer, params["embedding"][tokens], params["layers"])
+    # A shallow stack compiles and runs faster as straight code; a deep one compiles too long.
+    unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
+    x, _ = lax.scan(one_layer, params["embedding"][tokens], params["layers"], unroll=unroll)
     return _finish(x, params, config), output_head(params)
 
 
