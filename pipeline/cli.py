@@ -67,6 +67,7 @@ def _train(arguments: Sequence[str]) -> int:
     from .observe.view import open_view  # noqa: PLC0415
     from .train import Job  # noqa: PLC0415
 
+    sys.path.insert(0, str(Path.cwd()))  # where users keep the modules of their environments
     try:
         recipe = _parse_recipe(arguments[0], arguments[1:])
         directory = _run_directory(recipe)

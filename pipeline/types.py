@@ -7,6 +7,7 @@ token t was sampled by the policy, and exactly then it has a logprob and a polic
 import enum
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -167,15 +168,15 @@ class Trajectory:
         if np.any(self.policy_versions[~self.loss_mask] != NO_VERSION):
             raise ValueError("a token that was not sampled has a policy version")
         sampled = self.policy_versions[self.loss_mask]
-        if np.any(sampled < 0) or np.any(np.diff(sampled) < 0):
+        if np.any(sampled < 0) or np.any(sampled[1:] < sampled[:-1]):
             raise ValueError(f"policy versions must be >= 0 and non-decreasing, got {sampled}")
 
-    @property
+    @cached_property
     def oldest_version(self) -> int:
         """The oldest policy version among the sampled tokens."""
         return int(self.policy_versions[self.loss_mask].min())
 
-    @property
+    @cached_property
     def newest_version(self) -> int:
         """The newest policy version among the sampled tokens."""
         return int(self.policy_versions[self.loss_mask].max())

@@ -55,7 +55,10 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
       >>> to_json({"loss": float("nan"), "lag": [1, 2]})
       '{"loss": null, "lag": [1, 2]}'
     """
-    return json.dumps(_plain(value), allow_nan=False, ensure_ascii=False, indent=indent)
+    try:  # almost always plain already, and this is written for every trajectory
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, indent=indent)
+    except (TypeError, ValueError):
+        return json.dumps(_plain(value), allow_nan=False, ensure_ascii=False, indent=indent)
 
 
 def _plain(value: Any) -> Any:

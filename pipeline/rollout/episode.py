@@ -6,9 +6,10 @@ and cancellation are nobody's outcome and pass through. An environment that was 
 closed, whatever happens.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import TracebackType
 
 import trio
 
@@ -138,7 +139,7 @@ class _Episode:
             priority=self._identity.priority,
         )
         kinds = FailureKind.SAMPLER_ERROR, FailureKind.SAMPLER_TIMEOUT
-        with _boundary("sample", kinds, self._config.sample_deadline_seconds):
+        with _Boundary("sample", kinds, self._config.sample_deadline_seconds):
             return await self._rollout.sample(request)
 
     async def _answer(self, env: Env) -> StepResult:
@@ -153,8 +154,7 @@ class _Episode:
 
     def _observe(self, result: StepResult) -> bool:
         """Append what the policy reads next; false if no token could be sampled after it."""
-        with _env_boundary(self._config, "step"):
-            ids = self._rollout.renderer.delta(result.messages)
+        ids = self._rollout.renderer.delta(result.messages)
         if len(self.record) + len(ids) >= self._config.max_tokens:
             return False
         self.record.observe(ids)
@@ -180,23 +180,40 @@ async def _opened(rollout: Rollout) -> AsyncIterator[Env]:
             await env.__aexit__(None, None, None)
 
 
-@contextmanager
-def _boundary(
-    what: str, kinds: tuple[FailureKind, FailureKind], deadline_seconds: float
-) -> Iterator[None]:
-    """Turn an error or a missed deadline into a fault of kind `kinds` (error, timeout)."""
-    error_kind, timeout_kind = kinds
-    try:
-        with trio.fail_after(deadline_seconds):
-            yield
-    except trio.TooSlowError as error:
-        raise _Fault(timeout_kind, f"{what} took more than {deadline_seconds} s") from error
-    except Exception as error:
-        raise _Fault(error_kind, f"{what}: {type(error).__name__}: {error}") from error
+class _Boundary:
+    """Turns an error or a missed deadline into a fault of its kind; cancellation passes.
+
+    A class and not a generator, since every call of an environment goes through one.
+    """
+
+    def __init__(self, what: str, kinds: tuple[FailureKind, FailureKind], deadline_seconds: float):
+        """Args:
+        kinds: of an error, of a missed deadline.
+        """
+        self._what = what
+        self._error_kind, self._timeout_kind = kinds
+        self._deadline_seconds = deadline_seconds
+        self._scope = trio.move_on_after(deadline_seconds)
+
+    def __enter__(self) -> None:
+        self._scope.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._scope.__exit__(kind, error, trace)
+        if self._scope.cancelled_caught:
+            raise _Fault(
+                self._timeout_kind, f"{self._what} took more than {self._deadline_seconds} s"
+            )
+        if isinstance(error, Exception):
+            text = f"{self._what}: {type(error).__name__}: {error}"
+            raise _Fault(self._error_kind, text) from error
 
 
-@contextmanager
-def _env_boundary(config: RolloutConfig, what: str) -> Iterator[None]:
+def _env_boundary(config: RolloutConfig, what: str) -> _Boundary:
     kinds = FailureKind.ENV_ERROR, FailureKind.ENV_TIMEOUT
-    with _boundary(f"environment {what}", kinds, config.env_deadline_seconds):
-        yield
+    return _Boundary(f"environment {what}", kinds, config.env_deadline_seconds)
