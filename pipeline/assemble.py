@@ -6,6 +6,7 @@ The only place that knows which implementation stands behind each stage.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 import jax
 
@@ -23,12 +24,14 @@ from .learner.optimizer import make_optimizer
 from .learner.service import Learner, UpdateRule
 from .models.decoder import forward
 from .models.parameters import Params, init
-from .offline.sft import demonstrations, sft_learner
+from .offline.sft import demonstrations, render, sft_learner
 from .prompts import TaskStream, load_tasks
 from .rollout.episode import Rollout
 from .sampler.service import NativeSampler
 from .text.renderer import CharacterRenderer, Renderer
 from .types import TrainBatch, TrajectoryGroup
+
+CHECKED_CONVERSATIONS = 64
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ def assemble(recipe: Recipe) -> Parts:
     spec = _environment(recipe)
     renderer = CharacterRenderer(recipe.text)
     _check_stop_ids(recipe, renderer)
+    _check_alphabet(recipe, spec, renderer)
     sampler = NativeSampler(recipe.sampler, recipe.model, renderer.vocab_size)
     return Parts(
         spec=spec,
@@ -155,6 +159,17 @@ def _check_stop_ids(recipe: Recipe, renderer: Renderer) -> None:
             f"sampler.max_stop_ids must be >= {needed}, the ids that close a turn, got "
             f"{recipe.sampler.max_stop_ids}; set --sampler.max-stop-ids {needed}"
         )
+
+
+def _check_alphabet(recipe: Recipe, spec: EnvSpec, renderer: Renderer) -> None:
+    """Refuse an alphabet that can't express the environment's own conversations."""
+    if spec.demonstrate is None:
+        return
+    tasks = spec.tasks("train", CHECKED_CONVERSATIONS, recipe.run.seed)
+    for conversation in islice(
+        demonstrations(tasks, spec.demonstrate, seed=recipe.run.seed), CHECKED_CONVERSATIONS
+    ):
+        render(conversation, renderer)
 
 
 def _train_tasks(recipe: Recipe, spec: EnvSpec) -> Sequence[Task]:

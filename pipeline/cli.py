@@ -70,13 +70,11 @@ def _train(arguments: Sequence[str]) -> int:
     sys.path.insert(0, str(Path.cwd()))  # where users keep the modules of their environments
     try:
         recipe = _parse_recipe(arguments[0], arguments[1:])
+        job = Job(recipe)  # finds the mistakes that are left, before anything is written
         directory = _run_directory(recipe)
-        run_config = recipe.run
-        with open_view(
-            run_config.name, run_config.steps, stream=sys.stdout, kind=run_config.view
-        ) as view:
-            job = Job(recipe, directory, view)
-            trio.run(job.run)
+        config = recipe.run
+        with open_view(config.name, config.steps, stream=sys.stdout, kind=config.view) as view:
+            trio.run(job.run, directory, view)
     except (HeadraceError, BaseExceptionGroup) as error:
         return _explain(error)
     return _finish(job, directory)

@@ -40,56 +40,54 @@ REFRESH_SECONDS = 0.25
 
 
 class Job:
-    """One run of a recipe. Make it, await `run`, then read `summary`."""
+    """One run of a recipe: make it, await `run` once, then read `interrupted_by`."""
 
-    def __init__(self, recipe: Recipe, directory: RunDirectory, view: View):
-        """Build the parts; raise a `ConfigError` before anything is started."""
+    def __init__(self, recipe: Recipe):
+        """Build the parts; raise a `ConfigError` before anything is started or written."""
         self._recipe = recipe
-        self._directory = directory
-        self._view = view
         self._parts = assemble(recipe)
         self._began = time.monotonic()
         self._compilations = CompilationCounter()
         self._learner: Learner | None = None
         self._controller: Controller | None = None
-        self._journal: Journal | None = None
         self._evaluations: dict[str, Evaluation] = {}
         self.interrupted_by: signal.Signals | None = None
 
-    async def run(self) -> None:
+    async def run(self, directory: RunDirectory, view: View) -> None:
         """Run all phases, or as far as a signal or an error lets it.
+
+        The summary is written in every case.
 
         Raises:
           StageFailed: in an exception group, if a stage of the pipeline fails.
         """
-        self._directory.write_config(asdict(self._recipe))
+        directory.write_config(asdict(self._recipe))
+        self._view = view
         with (
             self._compilations,
-            closing(self._directory.open_metrics()) as metrics,
-            closing(self._directory.open_trajectories()) as trajectories,
+            closing(directory.open_metrics()) as metrics,
+            closing(directory.open_trajectories()) as trajectories,
         ):
-            self._journal = Journal(
-                self._view, metrics, trajectories, read_totals=self._read_totals
-            )
+            journal = Journal(view, metrics, trajectories, read_totals=self._read_totals)
             try:
-                await self._run_stages()
+                await self._run_stages(journal)
             finally:
-                self._directory.write_summary(self.summary())
+                directory.write_summary(self._summary(journal))
 
-    async def _run_stages(self) -> None:
+    async def _run_stages(self, journal: Journal) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._stop_on_signal, nursery.cancel_scope)
             nursery.start_soon(self._refresh_view)
             await nursery.start(self._parts.sampler.serve)
-            await self._run_phases()
+            await self._run_phases(journal)
             nursery.cancel_scope.cancel()
 
-    async def _run_phases(self) -> None:
+    async def _run_phases(self, journal: Journal) -> None:
         learner, convert = await self._prepare()
         await self._publish(learner, convert, 0)
         self._compilations.mark()
         await self._evaluate("before")
-        await self._reinforce(learner, convert)
+        await self._reinforce(learner, convert, journal)
         await self._evaluate("after")
 
     async def _prepare(self) -> tuple[Learner, Convert]:
@@ -144,11 +142,9 @@ class Job:
         )
         self._view.note(_describe(when, self._evaluations[when]))
 
-    async def _reinforce(self, learner: Learner, convert: Convert) -> None:
+    async def _reinforce(self, learner: Learner, convert: Convert, journal: Journal) -> None:
         """Run the pipeline: reinforcement learning proper."""
         recipe, parts = self._recipe, self._parts
-        assert self._journal is not None
-        journal = self._journal
         stages = Stages(
             tasks=parts.tasks,
             rollout=parts.rollout,
@@ -201,9 +197,8 @@ class Job:
             learner_busy_seconds=self._learner.busy_seconds if self._learner else 0.0,
         )
 
-    def summary(self) -> dict[str, Any]:
+    def _summary(self, journal: Journal) -> dict[str, Any]:
         """Return the run's summary; what hasn't happened is null or 0."""
-        assert self._journal is not None
         return {
             "recipe": self._recipe.run.name,
             "steps": self._recipe.run.steps,
@@ -214,7 +209,7 @@ class Job:
                 for when in ("before", "after")
             },
             "wall_seconds": time.monotonic() - self._began,
-            **self._journal.summary(self._controller),
+            **journal.summary(self._controller),
             "compilations_after_warmup": self._compilations.since_mark,
             "peak_rss_bytes": peak_rss_bytes(),
         }

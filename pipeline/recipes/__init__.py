@@ -8,7 +8,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -36,8 +36,10 @@ def load_recipe(name_or_file: str) -> Recipe:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"can't read the recipe {path}: {error}") from error
-    table.setdefault("run", {}).setdefault("name", path.stem)
-    return _from_table(Recipe, table, where=f"{path.name}: ")
+    recipe = _from_table(Recipe, table, where=f"{path.name}: ")
+    if "name" in table.get("run", {}):
+        return recipe
+    return replace(recipe, run=replace(recipe.run, name=path.stem))
 
 
 def builtin_recipes() -> dict[str, str]:

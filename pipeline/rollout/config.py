@@ -57,7 +57,8 @@ class RolloutConfig:
                 f"rollout.max_episodes must be >= rollout.group_size ({self.group_size}), got "
                 f"{self.max_episodes}; raise --rollout.max-episodes or lower --rollout.group-size"
             )
-        if not 1 <= self.min_group_size <= self.group_size:
+        survivors = self.failure == "survivors"
+        if survivors and not 1 <= self.min_group_size <= self.group_size:
             raise ConfigError(
                 f"rollout.min_group_size must be in 1..{self.group_size} (group_size), got "
                 f"{self.min_group_size}; set --rollout.min-group-size"

@@ -119,4 +119,4 @@ def test_law_18_distinct_places_have_distinct_keys(places):
 )
 def test_an_impossible_number_is_refused_with_its_value(field, value):
     with pytest.raises(ConfigError, match=rf"rollout.{field} .*got {value}.*--rollout"):
-        RolloutConfig(**{field: value})
+        RolloutConfig(failure="survivors", **{field: value})

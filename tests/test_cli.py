@@ -1,0 +1,90 @@
+"""The command line: a user's mistake is one clear message, exit code 2, nothing overwritten."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.pipeline.cli import main, run
+
+
+def mistake(capsys, *arguments):
+    """Run, expect exit code 2, and return the message."""
+    try:
+        code = run(list(arguments))
+    except SystemExit as stop:  # the parser's own
+        code = stop.code
+    captured = capsys.readouterr()
+    assert code == 2, captured
+    assert "Traceback" not in captured.err
+    return captured.err + captured.out
+
+
+def test_without_arguments_or_with_help_it_says_how_to_start(capsys):
+    for arguments in ([], ["--help"], ["-h"]):
+        assert run(arguments) == 0
+        assert "headrace train calculator" in capsys.readouterr().out
+
+
+def test_recipes_lists_the_built_in_ones(capsys):
+    assert run(["recipes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["calculator", "guess_number"]
+
+
+def test_version(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("headrace ")
+
+
+def test_main_exits_with_the_code():
+    with pytest.raises(SystemExit) as stop:
+        main(["nonsense"])
+    assert stop.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "'trian'"),
+        (["train"], "train needs a recipe"),
+        (["train", "--run.steps", "3"], "train needs a recipe"),
+        (["train", "calculater"], "did you mean 'calculator'"),
+        (["train", "no/such.toml"], "no recipe file"),
+        (["train", "calculator", "--schedule.max-mean-lagg", "0"], "--schedule.max-mean-lag"),
+        (["train", "calculator", "--rollout.group-size", "1"], "group_size must be >= 2"),
+        (["train", "calculator", "--schedule.max-lag", "0"], "max_lag must be >= max_mean_lag"),
+        (["train", "calculator", "--rollout.max-tokens", "999"], "sampler.context_tokens"),
+        (["train", "calculator", "--sampler.max-stop-ids", "0"], "max_stop_ids must be >= 1"),
+        (["train", "calculator", "--run.steps", "many"], "many"),
+        (["train", "calculator", "--run.seed", "-1"], "run.seed must be in 0"),
+        (["train", "calculator", "--env.latency.mean-seconds", "-1"], "mean_seconds must be"),
+        (["train", "calculator", "--env.name", "calculater"], "did you mean 'calculator'"),
+        (["train", "calculator", "--env.name", "no_such_module:SPEC"], "can't be imported"),
+        (["train", "calculator", "--prompts.path", "none.jsonl"], "none.jsonl"),
+        (["train", "calculator", "--text.characters", "0123"], "text.characters"),
+        (["train", "guess_number", "--sampler.max-stop-ids", "3"], "--sampler.max-stop-ids 16"),
+        (["train", "guess_number", "--rollout.max-turns", "0"], "max_turns must be >= 1"),
+    ],
+)
+def test_a_mistake_is_one_message(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in mistake(capsys, *arguments)
+    assert not list(tmp_path.rglob("*.json*"))
+
+
+def test_a_malformed_data_file_is_named_with_its_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("tasks.jsonl").write_text('{"id": "a", "left": 100, "right": 100}\n{"id": \n')
+    assert "tasks.jsonl:2" in mistake(
+        capsys, "train", "calculator", "--prompts.path", "tasks.jsonl"
+    )
+
+
+def test_a_directory_that_holds_a_run_is_left_as_it_is(capsys, tmp_path):
+    summary = tmp_path / "summary.json"
+    summary.write_text(json.dumps({"mine": 1}))
+    text = mistake(capsys, "train", "calculator", "--run.dir", str(tmp_path))
+    assert "must not hold a run" in text
+    assert json.loads(summary.read_text()) == {"mine": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]

@@ -1,0 +1,111 @@
+"""Recipes from TOML: law 20, an unknown or unused key is an error, and so is a wrong type."""
+
+import tempfile
+import tomllib
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+
+import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.pipeline.config import Recipe, RunConfig
+from headrace.pipeline.errors import ConfigError
+from headrace.pipeline.recipes import builtin_recipes, load_recipe, to_table
+
+NAMES = sorted(builtin_recipes())
+
+
+def write(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_built_in_recipe_loads_and_comes_back_from_its_table(name, tmp_path):
+    recipe = load_recipe(name)
+    assert recipe.run.name == name
+    assert load_recipe(write(tmp_path, tomli_w.dumps(to_table(recipe)))) == recipe
+
+
+def test_every_built_in_recipe_says_in_a_line_what_it_does():
+    assert NAMES == ["calculator", "guess_number"]
+    assert all(len(text) > 20 for text in builtin_recipes().values())
+
+
+def keys(config, path=()):
+    for item in fields(config):
+        value = getattr(config, item.name)
+        yield (*path, item.name)
+        if is_dataclass(value):
+            yield from keys(value, (*path, item.name))
+
+
+ALL_KEYS = sorted(keys(Recipe()))
+
+
+@given(st.sampled_from(ALL_KEYS), st.data())
+def test_law_20_a_misspelt_key_is_an_error_with_the_nearest_right_name(path, data):
+    *tables, name = path
+    cut = data.draw(st.integers(0, len(name) - 1))
+    wrong = name[:cut] + "zz" + name[cut + 1 :]
+    table = {wrong: 1}
+    for outer in reversed(tables):
+        table = {outer: table}
+    with pytest.raises(ConfigError, match=wrong) as caught:
+        load(table)
+    assert "the keys there are" in str(caught.value)
+    assert name in str(caught.value)
+
+
+def load(table):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "mine.toml"
+        path.write_bytes(tomli_w.dumps(table).encode())
+        return load_recipe(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[run]\nsteps = '3'", r"mine.toml: run.steps must be an integer, got '3'"),
+        ("[run]\nsteps = true", r"run.steps must be an integer, got True"),
+        ("[run]\nsteps = 1.5", r"run.steps must be an integer"),
+        ("[run]\nview = 'loud'", r"run.view must be one of 'auto', 'live', 'plain', got 'loud'"),
+        ("[text]\nwords = 'calculator'", r"text.words must be a list of text"),
+        ("[text]\nwords = [1]", r"text.words must be text, got 1"),
+        ("[algorithm]\nclip_low = 'x'", r"algorithm.clip_low must be a number"),
+        ("[env]\nlatency = 3", r"env.latency must be a table, got 3"),
+        ("run = 3", r"run must be a table"),
+        ("[rollout]\ngroup_size = 1", r"group_size must be >= 2.*got 1"),
+        ("[schedule]\nmax_mean_lag = 3\nmax_lag = 2", r"max_lag must be >= max_mean_lag = 3"),
+        ("[rollout]\nmax_tokens = 900", r"must be >= rollout.max_tokens \(900\)"),
+        ("[rollout]\ntemperature = 0", r"temperature must be > 0"),
+        ("[env.latency]\nmean_seconds = -1", r"env.latency.mean_seconds must be finite and >= 0"),
+        ("[run\nsteps = 3", r"can't read the recipe .*mine.toml"),
+    ],
+)
+def test_a_wrong_value_is_named_with_file_key_range(text, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        load_recipe(write(tmp_path, text))
+
+
+def test_integers_are_numbers():
+    assert load({"algorithm": {"clip_low": 0}}).algorithm.clip_low == 0.0
+
+
+def test_an_unknown_name_or_file_names_the_known_ones(tmp_path):
+    with pytest.raises(ConfigError, match=r"calculater.*did you mean 'calculator'"):
+        load_recipe("calculater")
+    with pytest.raises(ConfigError, match=r"no recipe file .*none.toml"):
+        load_recipe(str(tmp_path / "none.toml"))
+    with pytest.raises(ConfigError, match="no recipe file"):
+        load_recipe(str(tmp_path))
+
+
+def test_none_is_left_out_of_tables():
+    recipe = replace(Recipe(), run=RunConfig(dir=None))
+    assert "dir" not in to_table(recipe)["run"]
+    tomllib.loads(tomli_w.dumps(to_table(recipe)))
