@@ -51,8 +51,8 @@ class Evaluation:
     Attributes:
       episodes: how many ended with a trajectory.
       failures: how many didn't, by kind.
-      means: of the reward and of every measurement of the environment, by name; an episode
-        without a measurement counts as 0 in it.
+      means: of the reward, of `success` and of every other measurement of the environment, by
+        name; an episode without a measurement counts as 0 in it.
     """
 
     episodes: int
@@ -87,7 +87,7 @@ def _summarise(outcomes: Sequence[Outcome], *, missing: int) -> Evaluation:
     )
     if missing:
         failures[str(FailureKind.CANCELLED)] += missing
-    names = {"reward"}.union(*(trajectory.info for trajectory in ended))
+    names = {"reward", "success"}.union(*(trajectory.info for trajectory in ended))
     means = {
         name: sum(_measurement(trajectory, name) for trajectory in ended) / len(ended)
         for name in sorted(names)

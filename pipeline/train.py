@@ -204,10 +204,7 @@ class Job:
             "steps": self._recipe.run.steps,
             "seed": self._recipe.run.seed,
             "interrupted_by": self.interrupted_by.name if self.interrupted_by else None,
-            **{
-                f"eval_{when}": _evaluation_record(self._evaluations.get(when))
-                for when in ("before", "after")
-            },
+            **_evaluation_records(self._evaluations),
             "wall_seconds": time.monotonic() - self._began,
             **journal.summary(self._controller),
             "compilations_after_warmup": self._compilations.since_mark,
@@ -215,14 +212,19 @@ class Job:
         }
 
 
-def _evaluation_record(evaluation: Evaluation | None) -> dict[str, Any] | None:
-    if evaluation is None:
-        return None
-    return {
-        "episodes": evaluation.episodes,
-        "failures": dict(evaluation.failures),
-        **evaluation.means,
-    }
+def _evaluation_records(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
+    """Return both evaluations with the same measurements; null where there was none."""
+    names = {name for evaluation in evaluations.values() for name in evaluation.means}
+    zeros = dict.fromkeys(sorted(names), 0.0)
+    records: dict[str, Any] = {"eval_before": None, "eval_after": None}
+    for when, evaluation in evaluations.items():
+        records[f"eval_{when}"] = {
+            **zeros,
+            **evaluation.means,
+            "episodes": evaluation.episodes,
+            "failures": dict(evaluation.failures),
+        }
+    return records
 
 
 def _describe(when: str, evaluation: Evaluation) -> str:

@@ -1,0 +1,102 @@
+"""What a run writes down adds up."""
+
+import json
+
+import numpy as np
+import pytest
+
+from headrace.envs import Message, Task
+from headrace.pipeline.algorithms.advantages import group_relative
+from headrace.pipeline.controller import Controller, Stages, Update
+from headrace.pipeline.groups.batching import form_batch
+from headrace.pipeline.groups.schedule import Schedule
+from headrace.pipeline.journal import Journal, Totals
+from headrace.pipeline.rollout.config import RolloutConfig
+from headrace.pipeline.rollout.episode import Rollout
+from headrace.pipeline.types import NO_VERSION, StopReason, Trajectory, TrajectoryGroup, Turn
+
+
+class Seen:
+    """A view and a sink that keep all they get."""
+
+    def __init__(self):
+        self.records = []
+
+    def step(self, record):
+        self.records.append(record)
+
+    def write(self, record):
+        self.records.append(record)
+
+
+def trajectory(reward, version):
+    return Trajectory(
+        tokens=np.array([4, 5, 6], np.int32),
+        loss_mask=np.array([False, True, True]),
+        rollout_logprobs=np.zeros(3, np.float32),
+        policy_versions=np.array([NO_VERSION, version, version], np.int32),
+        turns=(Turn(1, 3),),
+        rewards={"env": reward},
+        reward=reward,
+        stop_reason=StopReason.TERMINATED,
+        info={"success": reward},
+        messages=(Message("user", "1+2"), Message("assistant", "3")),
+    )
+
+
+def update(batch, rewards, version):
+    group = TrajectoryGroup(7, Task("t"), tuple(trajectory(r, version) for r in rewards))
+    _, statistics = form_batch([group], group_relative, batch=batch, group_size=2, shape=(1, 1, 8))
+    return Update(batch, [group], statistics, {"loss": 0.5})
+
+
+@pytest.fixture
+def journal_and_seen():
+    seen = {"view": Seen(), "metrics": Seen(), "trajectories": Seen()}
+    tokens = iter(range(100, 10_000, 100))
+    journal = Journal(
+        seen["view"],
+        seen["metrics"],
+        seen["trajectories"],
+        read_totals=lambda: Totals(next(tokens), 0.0, 0.0),
+    )
+    return journal, seen
+
+
+def controller():
+    rollout = Rollout(None, None, None, RolloutConfig())
+    stages = Stages(tasks=None, rollout=rollout, pack=None, learner=None, publish=None)
+    return Controller(stages, Schedule(), steps=2, seed=0, on_update=print)
+
+
+def test_records_trajectories_and_summary(journal_and_seen):
+    journal, seen = journal_and_seen
+    journal.start()
+    journal.record(update(0, [0.0, 1.0], 0), controller())
+    journal.record(update(1, [1.0, 1.0], 0), controller())
+    journal.stop()
+    summary = journal.summary(controller())
+
+    assert [record["step"] for record in seen["metrics"].records] == [1, 2]
+    assert seen["view"].records == seen["metrics"].records
+    assert seen["metrics"].records[1]["lag_max"] == 1
+    assert seen["metrics"].records[0]["loss"] == 0.5
+    lines = seen["trajectories"].records
+    assert len(lines) == summary["trajectories"] == 4
+    assert json.loads(json.dumps(lines[3])) == {
+        "step": 2, "group": 7, "member": 1, "task": "t", "reward": 1.0, "rewards": {"env": 1.0},
+        "info": {"success": 1.0}, "stop_reason": "terminated", "policy_versions": [0, 0], "lag": 1,
+        "tokens": 3, "sampled_tokens": 2, "seconds": 0.0,
+        "messages": [{"role": "user", "content": "1+2"}, {"role": "assistant", "content": "3"}],
+    }  # fmt: skip
+    assert (summary["reward_first"], summary["reward_last"]) == (0.5, 1.0)
+    useful = summary["useful_trajectories_per_hour"] / summary["trajectories_per_hour"]
+    assert useful == pytest.approx(2 / 4)  # the second group's rewards are all equal
+    assert summary["generated_tokens"] > 0
+    assert summary["lag"] == {"mean": 0.0, "max": 0, "bound": 4, "mean_bound": 1}
+
+
+def test_the_summary_of_a_run_that_never_got_to_learning(journal_and_seen):
+    summary = journal_and_seen[0].summary(None)
+    assert summary["trajectories"] == 0
+    assert summary["reward_first"] is None

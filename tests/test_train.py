@@ -1,0 +1,105 @@
+"""The main job as a user runs it: files, summary, determinism of what must be, signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from headrace.pipeline.recipes import load_recipe, to_table
+
+ROOT = Path(__file__).parent.parent
+TINY = [
+    "--run.steps", "2", "--warm-start.steps", "2", "--warm-start.batch-conversations", "8",
+    "--schedule.batch-groups", "2", "--rollout.group-size", "2", "--rollout.max-episodes", "8",
+    "--model.num-layers", "1", "--model.width", "16", "--model.ffn-width", "16",
+    "--learner.microbatch-rows", "4", "--sampler.rows", "8", "--sampler.prefill-rows", "4",
+    "--evaluate.tasks", "4", "--env.latency.mean-seconds", "0.01",
+]  # fmt: skip
+FILES = {"config.toml", "metrics.jsonl", "trajectories.jsonl", "summary.json"}
+SUMMARY = {
+    "recipe", "steps", "seed", "eval_before", "eval_after", "reward_first", "reward_last",
+    "wall_seconds", "trajectories", "trajectories_per_hour", "useful_trajectories_per_hour",
+    "generated_tokens", "lag", "policy_version", "failures", "dropped",
+    "compilations_after_warmup", "peak_rss_bytes",
+}  # fmt: skip
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "headrace", "train", *arguments],
+        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options,
+    )  # fmt: skip
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_small_run_leaves_whole_files_and_a_full_summary(tmp_path):
+    directory = tmp_path / "run"
+    process = start("calculator", "--run.dir", str(directory), *TINY)
+    output, _ = process.communicate(timeout=110)
+    assert process.returncode == 0, output
+    assert {path.name for path in directory.iterdir()} == FILES
+    assert str(directory) in output
+    assert "Next:" in output
+
+    summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+    assert set(summary) >= SUMMARY
+    assert summary["interrupted_by"] is None
+    assert summary["updates"] == summary["policy_version"] == 2
+    assert summary["lag"]["max"] <= summary["lag"]["bound"]
+    assert summary["compilations_after_warmup"] == 0
+    assert {"success", "reward"} <= set(summary["eval_before"])
+
+    assert [record["step"] for record in lines(directory / "metrics.jsonl")] == [1, 2]
+    trajectories = lines(directory / "trajectories.jsonl")
+    assert len(trajectories) == summary["trajectories"] == 8
+    assert all(line["messages"][0]["role"] == "user" for line in trajectories)
+
+    # The resolved configuration runs again: it is the recipe with what was changed.
+    changed = load_recipe(str(directory / "config.toml"))
+    assert changed.run.name == "calculator"
+    assert changed.model.width == 16
+    assert (
+        tomllib.loads((directory / "config.toml").read_text())["run"] == to_table(changed)["run"]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("seconds", [0.3, 4.0, 9.0, 14.0, 20.0])
+def test_law_16_a_signal_at_any_time_ends_the_run_in_order(number, seconds, tmp_path):
+    directory = tmp_path / "run"
+    process = start(
+        "calculator", "--run.dir", str(directory), *TINY, "--run.steps", "100000",
+        start_new_session=True,
+    )  # fmt: skip
+    time.sleep(seconds)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode in (128 + number, -number), output  # the latter before it started
+    assert not alive(process.pid)
+    if not directory.exists():
+        return
+    assert {path.name for path in directory.iterdir()} <= FILES
+    assert "Traceback" not in output
+    summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+    assert summary["interrupted_by"] == number.name
+    assert len(lines(directory / "metrics.jsonl")) == summary["updates"]
+    assert len(lines(directory / "trajectories.jsonl")) == summary["trajectories"]
+
+
+def alive(session):
+    """Tell whether any process of the session is left."""
+    try:
+        os.killpg(session, 0)
+    except ProcessLookupError:
+        return False
+    return True
