@@ -15,9 +15,16 @@ from functools import partial
 from typing import Any
 
 import trio
+from trio.lowlevel import RunVar
 
 from .messages import ToolCall
 from .schema import ArgumentError, convert, convert_text, json_schema
+
+THREADS = 64  # of all tools of a run together; more calls wait for one of them to return
+
+# Not trio's own limiter: calls that hang must not hold up other users of threads. One for each
+# trio run, since a thread that outlives its run never gives its place back.
+_THREADS_OF_RUN: RunVar[trio.CapacityLimiter] = RunVar("threads of tools")
 
 
 class ToolError(Exception):
@@ -46,7 +53,8 @@ class Tool:
       parameters: the JSON schema of the arguments, an object.
       types: the parameters' type hints, in order.
       in_thread: a synchronous function runs in a worker thread; others run in place and
-        must be quick, as every episode waits for them.
+        must be quick, as every episode waits for them. At a deadline the call ends and the
+        thread is left alone: it keeps its place among the `THREADS` until it returns.
     """
 
     name: str
@@ -95,7 +103,9 @@ class Tool:
         if inspect.iscoroutinefunction(self.function):
             return await self.function(**arguments)
         if self.in_thread:
-            return await trio.to_thread.run_sync(partial(self.function, **arguments))
+            call = partial(self.function, **arguments)
+            limiter = _thread_limiter()
+            return await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
         return self.function(**arguments)
 
     def _usage(self) -> str:
@@ -114,7 +124,8 @@ def tool(function: Callable[..., Any], *, in_thread: bool = False) -> Tool:
     Args:
       function: all parameters typed as `str`, `int`, `float`, `bool`, `list[...]`, `dict`,
         `Literal[...]`, or one of these `| None`.
-      in_thread: run a synchronous function that blocks in a worker thread.
+      in_thread: run a synchronous function that blocks in a worker thread. A deadline ends
+        the call but can't stop the thread: give what blocks a timeout of its own.
 
     Raises:
       TypeError: for a parameter without a type, or of a type that is not in the list.
@@ -139,6 +150,15 @@ def tool(function: Callable[..., Any], *, in_thread: bool = False) -> Tool:
     required = [key for key in types if signature[key].default is inspect.Parameter.empty]
     schema = {"type": "object", "properties": properties, "required": required}
     return Tool(name, description, schema, types, function, in_thread)
+
+
+def _thread_limiter() -> trio.CapacityLimiter:
+    try:
+        return _THREADS_OF_RUN.get()
+    except LookupError:
+        limiter = trio.CapacityLimiter(THREADS)
+        _THREADS_OF_RUN.set(limiter)
+        return limiter
 
 
 class _CallError(Exception):

@@ -1,6 +1,8 @@
 """Tools: schemas from signatures, and an answer to whatever a policy writes."""
 
 import threading
+import time
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.envs import ToolCall, ToolError, ToolResult, tool
 from headrace.envs.schema import ArgumentError, convert, convert_text, json_schema
+from headrace.envs.tools import THREADS
 
 Json = st.recursive(
     st.none()
@@ -165,6 +168,68 @@ def test_async_functions_and_threads() -> None:
 
     contents = [result.content for result in trio.run(main)]
     assert contents == ["x", "true", "false"]
+
+
+@pytest.fixture
+def release() -> Iterator[threading.Event]:
+    """Set at the test's end; then waits until no thread runs a tool any more."""
+    event = threading.Event()
+    yield event
+    event.set()
+    give_up = time.monotonic() + 4.0
+    while any("<locals>" in thread.name for thread in threading.enumerate()):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def test_a_deadline_ends_a_tool_that_blocks(release: threading.Event) -> None:
+    def block(text: str) -> str:
+        release.wait(5.0)
+        return text
+
+    async def main() -> bool:
+        with trio.move_on_after(0.1) as scope:
+            await tool(block, in_thread=True)(ToolCall("block", argument="x"))
+        return scope.cancelled_caught
+
+    began = time.monotonic()
+    assert trio.run(main)
+    assert time.monotonic() - began < 3.0
+
+
+def test_tools_that_hang_are_bounded_and_hold_up_nobody_else(release: threading.Event) -> None:
+    started = []
+
+    def block(text: str) -> str:
+        started.append(text)
+        release.wait(5.0)
+        return text
+
+    def echo(text: str) -> str:
+        return text
+
+    async def hang() -> None:
+        await tool(block, in_thread=True)(ToolCall("block", argument="x"))
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(THREADS + 10):
+                nursery.start_soon(hang)
+            while len(started) < THREADS:
+                await trio.sleep(0.01)
+            assert await trio.to_thread.run_sync(threading.active_count) > THREADS
+            nursery.cancel_scope.cancel()
+
+    async def next_run() -> ToolResult:
+        return await tool(echo, in_thread=True)(ToolCall("echo", argument="y"))
+
+    async def within_seconds(call: Any) -> Any:
+        with trio.fail_after(4.0):
+            return await call()
+
+    trio.run(within_seconds, main)
+    assert trio.run(within_seconds, next_run) == ToolResult("y")
+    assert len(started) == THREADS
 
 
 @pytest.mark.parametrize("hint", [complex, set, int | str, list[complex], bytes])
