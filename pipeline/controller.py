@@ -1,10 +1,10 @@
 """The controller: one nursery in which all stages run, in the order of `pipeline`'s table.
 
 It owns the ledger, reports events to it and carries its decisions out; about versions it
-decides nothing itself. A stage that fails ends the run with its name (`StageFailed`).
+decides nothing itself. A stage that fails ends the run with its name (`errors.stage`).
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,12 +12,14 @@ from typing import Protocol
 import trio
 
 from ..envs.base import Task
-from .errors import PipelineStalled, StageFailed
+from .errors import PipelineStalled, stage
 from .groups import ledger
 from .groups.batching import BatchStatistics
 from .rollout.episode import Rollout
-from .rollout.group import run_group
+from .rollout.group import Flight, run_group
 from .types import GroupOutcome, TrainBatch, TrajectoryGroup
+
+EQUAL_GROUPS_A_FAILURE = 10  # a group of equal rewards is that much less of a bad sign
 
 
 class Tasks(Protocol):
@@ -87,16 +89,18 @@ class Controller:
         steps: updates to make.
         seed: decides the episodes' random keys.
         on_update: called after each update; must not block.
-        group_failures: so many failed groups in a row end the run.
+        group_failures: so many failed groups in a row end the run, and ten times as many that
+          are dropped for equal rewards.
         """
         self.ledger = ledger.Ledger(schedule)
-        self.failures: Counter[str] = Counter()
+        self.flight = Flight()
         self._stages = stages
         self._steps = steps
         self._seed = seed
         self._on_update = on_update
         self._group_failures = group_failures
         self._failed_in_a_row = 0
+        self._equal_in_a_row = 0
         self._last_error = ""
         self._scopes: dict[int, trio.CancelScope] = {}
         self._tasks: dict[int, Task] = {}
@@ -104,11 +108,6 @@ class Controller:
         self._again: deque[tuple[Task, int]] = deque()
         self._formed: tuple[int, list[TrajectoryGroup]] | None = None
         self._changed = trio.Event()
-
-    @property
-    def episodes_in_flight(self) -> int:
-        """Episodes of running groups, those that have ended included."""
-        return len(self._scopes) * self._stages.rollout.config.group_size
 
     async def run(self) -> None:
         """Run all stages until the last update is published.
@@ -120,8 +119,8 @@ class Controller:
         """
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_stage, "groups", self._admit_groups)
-                await _stage("learner", self._learn)
+                nursery.start_soon(self._admit_groups)
+                await self._learn()
                 nursery.cancel_scope.cancel()
         finally:
             # All tasks have ended here, so there is nothing left to carry out.
@@ -131,31 +130,38 @@ class Controller:
 
     async def _admit_groups(self) -> None:
         """Start a group whenever the schedule and `max_episodes` leave room."""
-        async with trio.open_nursery() as groups:
-            while True:
-                self._check_failures()
-                while self._may_admit():
-                    groups.start_soon(self._run_group, *self._admit())
-                await self._changed.wait()
+        with stage("groups"):
+            async with trio.open_nursery() as groups:
+                while True:
+                    self._check_use()
+                    while self._may_admit():
+                        groups.start_soon(self._run_group, *self._admit())
+                    await self._changed.wait()
 
     def _may_admit(self) -> bool:
         # Not bounded by what the last updates still need: a straggler would then hold them up.
         config = self._stages.rollout.config
-        room = config.max_episodes - self.episodes_in_flight
+        room = config.max_episodes - len(self._scopes) * config.group_size
         return ledger.may_admit(self.ledger) > 0 and room >= config.group_size
 
     def _admit(self) -> tuple[int, Task]:
         index = self.ledger.admitted
-        task, attempt = self._again.popleft() if self._again else (self._stages.tasks.next(), 0)
+        task, attempt = self._again.popleft() if self._again else (self._next_task(), 0)
         self._tasks[index] = task
         self._scopes[index] = trio.CancelScope()
         self._report(ledger.Admitted(task.id, attempt))
         return index, task
 
+    def _next_task(self) -> Task:
+        with stage("prompts"):
+            return self._stages.tasks.next()
+
     async def _run_group(self, index: int, task: Task) -> None:
         outcome: GroupOutcome | None = None
         with self._scopes[index] as scope:
-            outcome = await run_group(self._stages.rollout, task, index=index, seed=self._seed)
+            outcome = await run_group(
+                self._stages.rollout, task, index=index, seed=self._seed, flight=self.flight
+            )
         del self._scopes[index]
         if outcome is None or scope.cancel_called:  # the ledger knows already
             self._forget(index)
@@ -163,26 +169,32 @@ class Controller:
         elif outcome.group is None:
             self._conclude_failure(outcome)
         else:
-            self._conclude(outcome, outcome.group)
+            self._conclude(outcome.group)
 
-    def _conclude(self, outcome: GroupOutcome, group: TrajectoryGroup) -> None:
-        self._failed_in_a_row = 0
-        self.failures.update(str(failure.kind) for failure in outcome.failures)
+    def _conclude(self, group: TrajectoryGroup) -> None:
         self._groups[group.index] = group
         useful = len({trajectory.reward for trajectory in group.trajectories}) > 1
+        self._failed_in_a_row = 0
+        self._equal_in_a_row = 0 if useful else self._equal_in_a_row + 1
         self._report(ledger.GroupReady(group.index, group.oldest_version, useful=useful))
 
     def _conclude_failure(self, outcome: GroupOutcome) -> None:
         self._failed_in_a_row += 1
         self._last_error = outcome.failures[-1].error
-        self.failures.update(str(failure.kind) for failure in outcome.failures)
         self._report(ledger.GroupFailed(outcome.index, str(outcome.failures[-1].kind)))
 
-    def _check_failures(self) -> None:
+    def _check_use(self) -> None:
+        """End a run whose groups are never used; it would go on for ever."""
         if self._failed_in_a_row >= self._group_failures:
             raise PipelineStalled(
                 f"{self._failed_in_a_row} groups in a row failed, the last one with "
                 f"{self._last_error!r}; mend the environment, or raise --run.group-failures"
+            )
+        dropped = self._equal_in_a_row if self.ledger.schedule.equal_rewards == "drop" else 0
+        if dropped >= EQUAL_GROUPS_A_FAILURE * self._group_failures:
+            raise PipelineStalled(
+                f"{dropped} groups in a row were dropped since all their rewards were equal: "
+                "nothing is left to learn, or nothing can be; set --schedule.equal-rewards keep"
             )
 
     # Steps 6 to 10: groups become batches, updates and new versions.
@@ -190,14 +202,23 @@ class Controller:
     async def _learn(self) -> None:
         for _ in range(self._steps):
             batch, groups = await self._next_batch()
-            packed, statistics = self._stages.pack(groups, batch)
-            metrics = await self._stages.learner.update(packed)
+            with stage("batching"):
+                packed, statistics = self._stages.pack(groups, batch)
+            with stage("learner"):
+                metrics = await self._stages.learner.update(packed)
             self._report(ledger.Committed(batch))
-            version = ledger.publish_due(self.ledger)
-            if version is not None:
-                await self._stages.publish(version)
-                self._report(ledger.Published(version))
-            self._on_update(Update(batch, groups, statistics, metrics))
+            await self._publish(ledger.publish_due(self.ledger))
+            with stage("observe"):
+                self._on_update(Update(batch, groups, statistics, metrics))
+        # With publish_every > 1 the last updates may not be due; what follows wants them.
+        await self._publish(self.ledger.committed)
+
+    async def _publish(self, version: int | None) -> None:
+        if version is None or version <= self.ledger.published:
+            return
+        with stage("weight_sync"):
+            await self._stages.publish(version)
+        self._report(ledger.Published(version))
 
     async def _next_batch(self) -> tuple[int, list[TrajectoryGroup]]:
         """Wait until the ledger forms the next batch."""
@@ -237,17 +258,3 @@ class Controller:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
-
-
-async def _stage(name: str, work: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await work()
-    except Exception as error:
-        raise StageFailed(name, _innermost(error)) from error
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """Unwrap groups of one exception, which nurseries make of each error."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

@@ -41,19 +41,22 @@ class DeviceThread:
         self._trio: trio.lowlevel.TrioToken | None = None
 
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the thread until cancelled; raise what its background work raises."""
+        """Run the thread until cancelled; raise what its background work raises.
+
+        Its error comes even when this call is cancelled too: it may be the reason.
+        """
         self._trio = trio.lowlevel.current_trio_token()
         self._thread.start()
         task_status.started()
         try:
             await self._finished.wait()
-            self._result.unwrap()
         finally:
             self._stopping = True
             self.post(_nothing)
             with trio.CancelScope(shield=True):
                 await self._finished.wait()
             self._thread.join()
+            self._result.unwrap()
 
     @property
     def ended(self) -> bool:
@@ -83,9 +86,8 @@ class DeviceThread:
         self.post(command)
         await self._wait(done)
         if not results:
-            # If the thread's failure is cancelling this task too, let that come first.
-            await trio.lowlevel.checkpoint()
-            raise trio.ClosedResourceError(f"the {self._thread.name} thread has ended")
+            error = self._result.error if isinstance(self._result, outcome.Error) else None
+            raise trio.ClosedResourceError(f"the {self._thread.name} thread has ended") from error
         return results[0].unwrap()
 
     async def _wait(self, done: trio.Event) -> None:

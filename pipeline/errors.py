@@ -5,6 +5,9 @@ the run with a `StageFailed` that names it. What goes wrong inside one episode i
 exception but a value: see `EpisodeFailure` in `types`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class HeadraceError(Exception):
     """Base of all errors raised on purpose by Headrace."""
@@ -24,6 +27,25 @@ class StageFailed(HeadraceError):
     def __init__(self, stage: str, cause: BaseException):
         super().__init__(f"stage {stage!r} failed: {type(cause).__name__}: {cause}")
         self.stage = stage
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Turn an error inside into a `StageFailed`; the innermost stage gives the name."""
+    try:
+        yield
+    except Exception as error:
+        cause = _innermost(error)
+        if isinstance(cause, StageFailed | ConfigError):
+            raise
+        raise StageFailed(name, cause) from error
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Unwrap groups of one exception, which nurseries make of each error."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 class PipelineStalled(HeadraceError):

@@ -53,12 +53,16 @@ class Run:
         self, *, policy=None, hook=nothing, schedule=None, rollout=ROLLOUT, steps=4, replies="1"
     ):
         self.books = Books()
+        self.reward = lambda task, seed: float(seed % 2)
         self.updates = []
         self.policy = policy or FakePolicy()
         self.stages = Stages(
             tasks=Numbered(),
             rollout=Rollout(
-                lambda: FakeEnv(self.books, replies, hook), RENDERER, self.policy.sample, rollout
+                lambda: FakeEnv(self.books, replies, hook, lambda *of: self.reward(*of)),
+                RENDERER,
+                self.policy.sample,
+                rollout,
             ),
             pack=pack,
             learner=self.policy,
@@ -159,8 +163,17 @@ def test_laws_3_to_6_under_arbitrary_latencies_and_faults(
     check_laws(Run(policy=policy, hook=hook, schedule=schedule, steps=5).go(group_failures=10**6))
 
 
-@pytest.mark.parametrize("stage", ["tasks", "pack", "update", "publish", "observer"])
-def test_conformance_1_a_stage_that_raises_ends_the_run_with_its_name(stage):
+@pytest.mark.parametrize(
+    ("stage", "name"),
+    [
+        ("tasks", "prompts"),
+        ("pack", "batching"),
+        ("update", "learner"),
+        ("publish", "weight_sync"),
+        ("observer", "observe"),
+    ],
+)
+def test_conformance_1_a_stage_that_raises_ends_the_run_with_its_name(stage, name):
     run = Run()
 
     def broken(*arguments):
@@ -180,9 +193,9 @@ def test_conformance_1_a_stage_that_raises_ends_the_run_with_its_name(stage):
         run.stages = replace(run.stages, **{stage: with_fault})
     with pytest.raises(BaseExceptionGroup) as caught:
         run.go(deadline_seconds=60)
-    (failure,) = caught.value.exceptions
+    (failure,) = leaves(caught.value)
     assert isinstance(failure, StageFailed)
-    assert failure.stage == ("groups" if stage == "tasks" else "learner")
+    assert failure.stage == name
     assert "disk full" in str(failure)
 
 
@@ -218,6 +231,22 @@ def test_an_environment_that_always_fails_ends_the_run_after_the_stated_budget()
     assert "no such host" in str(failure)
 
 
+def test_a_policy_with_nothing_left_to_learn_ends_the_run_when_equal_rewards_are_dropped():
+    schedule = Schedule(batch_groups=2, equal_rewards="drop")
+    run = Run(schedule=schedule)
+    run.reward = lambda task, seed: 1.0
+    with pytest.raises(BaseExceptionGroup) as caught:
+        run.go(group_failures=2, deadline_seconds=1000)
+    (failure,) = leaves(caught.value)
+    assert "all their rewards were equal" in str(failure)
+
+
+def test_the_last_update_is_published_whatever_publish_every():
+    schedule = Schedule(batch_groups=2, max_mean_lag=2, max_lag=4, publish_every=3)
+    run = Run(schedule=schedule, steps=5).go()
+    assert run.policy.version == 5
+
+
 def test_conformance_22_one_percent_of_faults_costs_about_one_percent_of_the_data():
     rng = random.Random(1)
 
@@ -228,7 +257,7 @@ def test_conformance_22_one_percent_of_faults_costs_about_one_percent_of_the_dat
 
     run = Run(hook=hook, steps=100).go()
     check_laws(run)
-    failed = run.controller.failures["env_error"]
+    failed = run.controller.flight.failures["env_error"]
     assert 0 < failed < 0.06 * 100 * 2 * 2  # two steps in each of two members
     assert ledger.counts(run.controller.ledger).dropped["env_error"] <= failed
 
@@ -241,8 +270,8 @@ def test_conformance_2_a_member_that_never_returns_costs_its_group_only():
     schedule = Schedule(batch_groups=2, max_mean_lag=1, max_lag=100)  # too loose to cancel it
     run = Run(hook=hook, steps=30, schedule=schedule).go(deadline_seconds=400)
     check_laws(run)
-    assert set(run.controller.failures) == {"env_timeout"}
-    assert 2 <= run.controller.failures["env_timeout"] <= 4  # the first ends its group
+    assert set(run.controller.flight.failures) == {"env_timeout"}
+    assert 2 <= run.controller.flight.failures["env_timeout"] <= 4  # the first ends its group
     used = {group.task.id for update in run.updates for group in update.groups}
     assert not used & {"1", "4"}
 

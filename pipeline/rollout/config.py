@@ -30,7 +30,9 @@ class RolloutConfig:
     max_episodes: int = 256
     """At most so many episodes run at once."""
     env_deadline_seconds: float = 60.0
-    """Deadline of each call of an environment: open, reset, step, close."""
+    """Deadline of each call of an environment: open, reset, step."""
+    close_deadline_seconds: float = 10.0
+    """Deadline of closing an environment, which nothing can cut short."""
     sample_deadline_seconds: float = 600.0
     """Deadline of one turn of the policy, queueing included."""
     failure: FailurePolicy = "retry"

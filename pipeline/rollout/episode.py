@@ -1,15 +1,17 @@
 """One episode: the policy and an environment talk until one of them is done.
 
-The outcome is a value. What an environment or the sampler does wrong becomes an
-`EpisodeFailure` of a stated kind, here and nowhere else; `SystemExit`, `KeyboardInterrupt`
-and cancellation are nobody's outcome and pass through. An environment that was opened is
-closed, whatever happens.
+The outcome is a value. What an environment or the sampler does wrong, malformed answers
+included, becomes an `EpisodeFailure` of a stated kind, here and nowhere else; `SystemExit`,
+`KeyboardInterrupt` and cancellation are nobody's outcome and pass through. An environment that
+was opened is closed, whatever happens; one that fails to close is a failure too, since what
+it said can't be trusted.
 """
 
+import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
+from numbers import Real
 
 import trio
 
@@ -26,6 +28,7 @@ from ..types import (
     StopReason,
     Trajectory,
 )
+from .boundary import Boundary, Fault
 from .config import RolloutConfig
 from .trajectory import TrajectoryBuilder
 
@@ -55,12 +58,6 @@ class EpisodeIdentity:
     priority: int = 0
 
 
-class _Fault(Exception):
-    def __init__(self, kind: FailureKind, text: str):
-        super().__init__(text)
-        self.kind = kind
-
-
 async def run_episode(rollout: Rollout, task: Task, identity: EpisodeIdentity) -> Outcome:
     """Run one episode to its end.
 
@@ -73,7 +70,7 @@ async def run_episode(rollout: Rollout, task: Task, identity: EpisodeIdentity) -
     try:
         async with _opened(rollout) as env:
             return await episode.run(env)
-    except _Fault as fault:
+    except Fault as fault:
         return EpisodeFailure(fault.kind, str(fault), episode.record.messages)
 
 
@@ -95,11 +92,11 @@ class _Episode:
             finish = await self._act()
             if finish is not FinishReason.STOP:
                 return self._finish(self._why_cut())
-            result = await self._answer(env)
+            result, ids = await self._answer(env)
             if result.terminated or result.truncated:
                 over = StopReason.TERMINATED if result.terminated else StopReason.TRUNCATED
                 return self._finish(over)
-            if turn + 1 < self._config.max_turns and not self._observe(result):
+            if turn + 1 < self._config.max_turns and not self._observe(ids):
                 return self._finish(StopReason.MAX_TOKENS)
         return self._finish(StopReason.MAX_TURNS)
 
@@ -110,7 +107,7 @@ class _Episode:
         self.record.say(messages)
         self.record.observe(prompt)
         if not 1 <= len(prompt) < self._config.max_tokens:
-            raise _Fault(
+            raise Fault(
                 FailureKind.OVERLONG,
                 f"task {self._task.id!r} has a prompt of {len(prompt)} tokens, which must be in "
                 f"1..{self._config.max_tokens - 1}; raise --rollout.max-tokens",
@@ -121,7 +118,7 @@ class _Episode:
         began = trio.current_time()
         completion = await self._sample()
         if not len(completion.tokens):
-            raise _Fault(
+            raise Fault(
                 FailureKind.OVERLONG,
                 f"{len(self.record)} tokens don't fit the sampler; raise --sampler.context-tokens",
             )
@@ -139,22 +136,23 @@ class _Episode:
             priority=self._identity.priority,
         )
         kinds = FailureKind.SAMPLER_ERROR, FailureKind.SAMPLER_TIMEOUT
-        with _Boundary("sample", kinds, self._config.sample_deadline_seconds):
+        with Boundary("sample", kinds, self._config.sample_deadline_seconds):
             return await self._rollout.sample(request)
 
-    async def _answer(self, env: Env) -> StepResult:
-        """Let the environment answer the turn sampled last."""
+    async def _answer(self, env: Env) -> tuple[StepResult, list[int]]:
+        """Let the environment answer the turn sampled last; return its answer, also as ids."""
         began = trio.current_time()
         message = self._rollout.renderer.parse(self.record.last_turn_tokens)
         self.record.say([message])
         with _env_boundary(self._config, "step"):
-            result = await env.step(message)
+            result = _checked(await env.step(message))
+            over = result.terminated or result.truncated
+            ids = [] if over else self._rollout.renderer.delta(result.messages)
         self.record.answered(result, env_seconds=trio.current_time() - began)
-        return result
+        return result, ids
 
-    def _observe(self, result: StepResult) -> bool:
+    def _observe(self, ids: list[int]) -> bool:
         """Append what the policy reads next; false if no token could be sampled after it."""
-        ids = self._rollout.renderer.delta(result.messages)
         if len(self.record) + len(ids) >= self._config.max_tokens:
             return False
         self.record.observe(ids)
@@ -168,6 +166,16 @@ class _Episode:
         return self.record.finish(reason, seconds=trio.current_time() - self._began)
 
 
+def _checked(result: StepResult) -> StepResult:
+    """Refuse an answer that would do harm later: a NaN reward spoils a whole batch."""
+    if not isinstance(result, StepResult):
+        raise TypeError(f"step must return a StepResult, got {result!r:.100}")
+    for name, value in {"reward": result.reward, **result.info}.items():
+        if not (isinstance(value, Real) and math.isfinite(value)):
+            raise ValueError(f"{name} must be a finite number, got {value!r:.100}")
+    return result
+
+
 @asynccontextmanager
 async def _opened(rollout: Rollout) -> AsyncIterator[Env]:
     """Open an environment; close it even when cancelled, within the deadline."""
@@ -175,45 +183,19 @@ async def _opened(rollout: Rollout) -> AsyncIterator[Env]:
         env = await rollout.make_env().__aenter__()
     try:
         yield env
-    finally:
-        with trio.CancelScope(shield=True), _env_boundary(rollout.config, "close"):
-            await env.__aexit__(None, None, None)
+    except BaseException:
+        with suppress(Fault):  # what came first is what counts
+            await _close(env, rollout.config)
+        raise
+    await _close(env, rollout.config)
 
 
-class _Boundary:
-    """Turns an error or a missed deadline into a fault of its kind; cancellation passes.
-
-    A class and not a generator, since every call of an environment goes through one.
-    """
-
-    def __init__(self, what: str, kinds: tuple[FailureKind, FailureKind], deadline_seconds: float):
-        """Args:
-        kinds: of an error, of a missed deadline.
-        """
-        self._what = what
-        self._error_kind, self._timeout_kind = kinds
-        self._deadline_seconds = deadline_seconds
-        self._scope = trio.move_on_after(deadline_seconds)
-
-    def __enter__(self) -> None:
-        self._scope.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._scope.__exit__(kind, error, trace)
-        if self._scope.cancelled_caught:
-            raise _Fault(
-                self._timeout_kind, f"{self._what} took more than {self._deadline_seconds} s"
-            )
-        if isinstance(error, Exception):
-            text = f"{self._what}: {type(error).__name__}: {error}"
-            raise _Fault(self._error_kind, text) from error
+async def _close(env: Env, config: RolloutConfig) -> None:
+    with trio.CancelScope(shield=True), _env_boundary(config, "close"):
+        await env.__aexit__(None, None, None)
 
 
-def _env_boundary(config: RolloutConfig, what: str) -> _Boundary:
+def _env_boundary(config: RolloutConfig, what: str) -> Boundary:
     kinds = FailureKind.ENV_ERROR, FailureKind.ENV_TIMEOUT
-    return _Boundary(f"environment {what}", kinds, config.env_deadline_seconds)
+    deadline = config.close_deadline_seconds if what == "close" else config.env_deadline_seconds
+    return Boundary(f"environment {what}", kinds, deadline)

@@ -7,6 +7,8 @@ A group that can no longer be used stops its other members at once.
 
 import hashlib
 import struct
+from collections import Counter
+from dataclasses import dataclass, field
 
 import trio
 
@@ -38,12 +40,28 @@ def identify(seed: int, *, index: int, member: int, attempt: int = 0) -> Episode
     return EpisodeIdentity((high, low), env_seed, priority=index)
 
 
-async def run_group(rollout: Rollout, task: Task, *, index: int, seed: int) -> GroupOutcome:
+@dataclass
+class Flight:
+    """What all groups of a run have in the air; counted by them, read by observers.
+
+    Attributes:
+      episodes: running now.
+      failures: of all tries so far, those of cancelled groups included, by kind.
+    """
+
+    episodes: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+
+
+async def run_group(
+    rollout: Rollout, task: Task, *, index: int, seed: int, flight: Flight
+) -> GroupOutcome:
     """Run all members of a group and judge the group by the config's failure policy.
 
     Args:
       index: the group's admission index.
       seed: the run's seed.
+      flight: counts the group's episodes and failures.
 
     Returns:
       The usable group, or None in its place, and every failure on the way.
@@ -51,7 +69,7 @@ async def run_group(rollout: Rollout, task: Task, *, index: int, seed: int) -> G
     group = _Group(rollout, task, index, seed)
     async with trio.open_nursery() as nursery:
         for member in range(rollout.config.group_size):
-            nursery.start_soon(group.run_member, member, nursery.cancel_scope)
+            nursery.start_soon(group.run_member, member, nursery.cancel_scope, flight)
     return group.outcome()
 
 
@@ -67,15 +85,21 @@ class _Group:
         self._failures: list[EpisodeFailure] = []
         self._lost = 0
 
-    async def run_member(self, member: int, group_scope: trio.CancelScope) -> None:
+    async def run_member(self, member: int, group_scope: trio.CancelScope, flight: Flight) -> None:
         """Run one member, retries included; end the group's scope if the group is lost."""
         for attempt in range(self._tries):
+            await trio.lowlevel.checkpoint_if_cancelled()  # no new try in a group that is lost
             identity = identify(self._seed, index=self._index, member=member, attempt=attempt)
-            outcome = await run_episode(self._rollout, self._task, identity)
+            flight.episodes += 1
+            try:
+                outcome = await run_episode(self._rollout, self._task, identity)
+            finally:
+                flight.episodes -= 1
             if isinstance(outcome, Trajectory):
                 self._trajectories[member] = outcome
                 return
             self._failures.append(outcome)
+            flight.failures[str(outcome.kind)] += 1
         self._lost += 1
         if not self._usable:
             group_scope.cancel()

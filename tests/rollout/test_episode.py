@@ -198,6 +198,65 @@ def test_conformance_3_an_error_outside_exception_is_nobodys_outcome(error, wher
         run(Script(turn("1")), env={"hook": hook})
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        "done",
+        StepResult((Message("assistant", "1"),)),
+        StepResult((Message("nobody", "1"),)),
+        StepResult(reward=float("nan")),
+        StepResult(reward="1"),
+        StepResult(info={"success": "yes"}),
+        StepResult(terminated=True, info={"success": float("inf")}),
+    ],
+)
+def test_a_malformed_answer_is_a_failure_of_the_environment(answer):
+    class Malformed(FakeEnv):
+        async def step(self, message):
+            return answer
+
+    books = Books()
+    rollout = Rollout(
+        lambda: Malformed(books), RENDERER, Script(turn("1")), RolloutConfig(max_tokens=64)
+    )
+    outcome = trio.run(run_episode, rollout, TASK, IDENTITY)
+    assert isinstance(outcome, EpisodeFailure)
+    assert outcome.kind is FailureKind.ENV_ERROR
+    assert books.balanced
+
+
+def test_a_deadline_that_meets_an_error_in_the_environments_own_nursery_is_a_timeout():
+    async def child():
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ValueError("in the clean-up")
+
+    async def hook(call, task, step):
+        if call == "step":
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(child)
+                nursery.start_soon(trio.sleep_forever)
+
+    outcome = run(Script(turn("1")), env={"hook": hook})
+    assert outcome.kind is FailureKind.ENV_TIMEOUT
+
+
+def test_an_environment_that_fails_to_close_hides_neither_the_first_fault_nor_a_cancellation():
+    async def hook(call, task, step):
+        if call == "close":
+            raise OSError("still in use")
+        if call == "step":
+            raise error
+
+    error = SystemExit(3)
+    with pytest.raises(SystemExit):
+        run(Script(turn("1")), env={"hook": hook})
+    error = OSError("the first")
+    assert "the first" in run(Script(turn("1")), env={"hook": hook}).error
+
+
 def test_law_16_cancelled_anywhere_the_environment_is_closed():
     """Cancel after every possible time of an episode of known length."""
 

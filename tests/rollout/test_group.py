@@ -10,7 +10,7 @@ from headrace.envs import Task
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.rollout.config import RolloutConfig
 from headrace.pipeline.rollout.episode import Rollout
-from headrace.pipeline.rollout.group import identify, run_group
+from headrace.pipeline.rollout.group import Flight, identify, run_group
 from tests.fakes.env import Books, FakeEnv
 from tests.rollout.test_episode import RENDERER, Script, turn
 
@@ -49,10 +49,13 @@ def run(failing_tries: dict[int, int], **config):
     )
 
     async def main():
-        return await run_group(rollout, Task("t"), index=3, seed=7)
+        return await run_group(rollout, Task("t"), index=3, seed=7, flight=flight)
 
+    flight = Flight()
     outcome = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert books.balanced
+    assert flight.episodes == 0
+    assert flight.failures.total() == len(outcome.failures)
     return outcome, tries
 
 
@@ -74,6 +77,29 @@ def test_conformance_23_one_of_n_fails_under_each_policy():
 
     outcome, _ = run({2: 9}, failure="drop")
     assert outcome.group is None
+
+
+def test_law_16_a_cancelled_group_makes_no_further_try_though_closing_fails():
+    books = Books()
+
+    async def hook(call, task, step):
+        if call == "close":
+            raise OSError("still in use")
+        await trio.sleep(1.0)
+
+    async def main():
+        rollout = Rollout(
+            lambda: FakeEnv(books, (), hook),
+            RENDERER,
+            Script(turn("1")),
+            RolloutConfig(group_size=2, max_retries=5),
+        )
+        with trio.move_on_after(2.5) as scope:
+            await run_group(rollout, Task("t"), index=0, seed=0, flight=Flight())
+        return scope.cancelled_caught
+
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert books.opened == books.closed == 2
 
 
 @given(
