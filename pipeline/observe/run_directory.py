@@ -59,10 +59,14 @@ class RunDirectory:
           ConfigError: if the folder can't be made.
         """
         name = f"{recipe}-{now or datetime.now():%Y%m%d-%H%M%S}"
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unusable(parent, error) from error
         for number in itertools.count(1):
             path = parent / (name if number == 1 else f"{name}-{number}")
             try:
-                path.mkdir(parents=True)
+                path.mkdir()
             except FileExistsError:
                 continue
             except OSError as error:

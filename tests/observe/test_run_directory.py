@@ -58,10 +58,19 @@ def test_runs_of_the_same_second_get_different_folders(tmp_path: Path):
     assert paths == [base, f"{base}-2", f"{base}-3"]
 
 
-def test_default_folder_that_cannot_be_made_is_a_config_error(tmp_path: Path):
-    (tmp_path / "runs").write_text("a file")
-    with pytest.raises(ConfigError):
-        RunDirectory.create_default("calculator", parent=tmp_path / "runs")
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("kind", ["file", "dangling link", "file above", "endless name"])
+def test_default_folder_that_cannot_be_made_is_a_config_error(tmp_path: Path, kind: str):
+    parent = tmp_path / "runs"
+    if kind == "dangling link":
+        parent.symlink_to(tmp_path / "elsewhere")
+    elif kind != "endless name":
+        parent.write_text("a file")
+    if kind == "file above":
+        parent = parent / "below"
+    name = "x" * 300 if kind == "endless name" else "calculator"
+    with pytest.raises(ConfigError, match=r"must be a folder .* set --run\.dir"):
+        RunDirectory.create_default(name, parent=parent)
 
 
 def test_config_is_read_back(tmp_path: Path):
