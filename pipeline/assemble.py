@@ -3,14 +3,15 @@
 The only place that knows which implementation stands behind each stage.
 """
 
+import random
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 
 import jax
 
-from ..envs.base import EnvSpec, Task
+from ..envs.base import EnvSpec, Split, Task
 from ..envs.builtin import build_env
 from ..envs.messages import Message
 from .algorithms.advantages import estimator
@@ -31,7 +32,7 @@ from .sampler.service import NativeSampler
 from .text.renderer import CharacterRenderer, Renderer
 from .types import TrainBatch, TrajectoryGroup
 
-CHECKED_CONVERSATIONS = 64
+CHECKED_TASKS = 64
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,13 @@ class Parts:
     """The parts that exist from the start; learners follow when there are parameters.
 
     Attributes:
-      tasks: the stream that training draws from.
+      train_tasks: what `tasks` draws from, and the warm start's scripts are about.
       held_out: the tasks of the evaluations.
     """
 
     spec: EnvSpec
     renderer: Renderer
+    train_tasks: Sequence[Task]
     tasks: TaskStream
     held_out: Sequence[Task]
     sampler: NativeSampler
@@ -56,21 +58,21 @@ def assemble(recipe: Recipe) -> Parts:
     """Build a run's parts.
 
     Raises:
-      ConfigError: for an unknown environment, bad task files, or texts that the alphabet
-        can't express.
+      ConfigError: for an unknown environment, tasks that it can't use, or texts that the
+        alphabet can't express.
     """
     spec = _environment(recipe)
     renderer = CharacterRenderer(recipe.text)
     _check_stop_ids(recipe, renderer)
-    _check_alphabet(recipe, spec, renderer)
+    train_tasks = _train_tasks(recipe, spec)
+    _check_scripts(recipe, spec, train_tasks, renderer)
     sampler = NativeSampler(recipe.sampler, recipe.model, renderer.vocab_size)
     return Parts(
         spec=spec,
         renderer=renderer,
-        tasks=TaskStream(
-            _train_tasks(recipe, spec), seed=recipe.run.seed, shuffle=recipe.prompts.shuffle
-        ),
-        held_out=spec.tasks("eval", recipe.evaluate.tasks, recipe.run.seed),
+        train_tasks=train_tasks,
+        tasks=TaskStream(train_tasks, seed=recipe.run.seed, shuffle=recipe.prompts.shuffle),
+        held_out=_own_tasks(recipe, spec, "eval", recipe.evaluate.tasks),
         sampler=sampler,
         rollout=Rollout(spec.make, renderer, sampler.sample, recipe.rollout),
         forward=partial(forward, config=recipe.model),
@@ -79,7 +81,9 @@ def assemble(recipe: Recipe) -> Parts:
 
 def initial_params(recipe: Recipe, parts: Parts) -> Params:
     """Draw random parameters from the run's seed."""
-    return init(recipe.model, parts.renderer.vocab_size, jax.random.key(recipe.run.seed))
+    # Hashed, since a JAX key takes only the low 32 bits of a seed.
+    key = jax.random.key(zlib.crc32(f"parameters {recipe.run.seed}".encode()))
+    return init(recipe.model, parts.renderer.vocab_size, key)
 
 
 def make_sft_learner(recipe: Recipe, parts: Parts, params: Params) -> Learner:
@@ -131,18 +135,9 @@ def make_pack(
 
 
 def conversations(recipe: Recipe, parts: Parts) -> Iterator[tuple[Message, ...]]:
-    """Yield the warm start's scripted conversations.
-
-    Raises:
-      ConfigError: where the environment has no script.
-    """
-    if parts.spec.demonstrate is None:
-        raise ConfigError(
-            f"env.name {recipe.env.name!r} has no scripted conversations for a warm start of "
-            f"{recipe.warm_start.steps} steps; set --warm-start.steps 0"
-        )
-    tasks = _train_tasks(recipe, parts.spec)
-    return demonstrations(tasks, parts.spec.demonstrate, seed=recipe.run.seed)
+    """Yield the warm start's scripted conversations, for ever."""
+    assert parts.spec.demonstrate is not None, "assemble checks this"
+    return demonstrations(parts.train_tasks, parts.spec.demonstrate, seed=recipe.run.seed)
 
 
 def _environment(recipe: Recipe) -> EnvSpec:
@@ -161,22 +156,39 @@ def _check_stop_ids(recipe: Recipe, renderer: Renderer) -> None:
         )
 
 
-def _check_alphabet(recipe: Recipe, spec: EnvSpec, renderer: Renderer) -> None:
-    """Refuse an alphabet that can't express the environment's own conversations."""
+def _check_scripts(
+    recipe: Recipe, spec: EnvSpec, tasks: Sequence[Task], renderer: Renderer
+) -> None:
+    """Refuse what can't be imitated: no script, or tasks and texts that don't fit."""
     if spec.demonstrate is None:
+        if recipe.warm_start.steps > 0:
+            raise ConfigError(
+                f"env.name {recipe.env.name!r} has no scripted conversations for a warm start of "
+                f"{recipe.warm_start.steps} steps; set --warm-start.steps 0"
+            )
         return
-    tasks = spec.tasks("train", CHECKED_CONVERSATIONS, recipe.run.seed)
-    for conversation in islice(
-        demonstrations(tasks, spec.demonstrate, seed=recipe.run.seed), CHECKED_CONVERSATIONS
-    ):
-        render(conversation, renderer)
+    for task in tasks[:CHECKED_TASKS]:
+        try:
+            render(spec.demonstrate(task, random.Random(0)), renderer)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"env.name {recipe.env.name!r} can't use the task {task.id!r} "
+                f"({type(error).__name__}: {error}); mend the tasks, see --prompts.path"
+            ) from error
 
 
 def _train_tasks(recipe: Recipe, spec: EnvSpec) -> Sequence[Task]:
-    def make(count: int) -> Sequence[Task]:
-        return spec.tasks("train", count, recipe.run.seed)
+    return load_tasks(recipe.prompts, partial(_own_tasks, recipe, spec, "train"))
 
-    return load_tasks(recipe.prompts, make)
+
+def _own_tasks(recipe: Recipe, spec: EnvSpec, split: Split, count: int) -> Sequence[Task]:
+    try:
+        return spec.tasks(split, count, recipe.run.seed)
+    except ValueError as error:
+        flag = "--prompts.num-tasks" if split == "train" else "--evaluate.tasks"
+        raise ConfigError(f"{error}; set {flag}") from error
 
 
 def _batch_trajectories(recipe: Recipe) -> int:

@@ -4,8 +4,9 @@ Exit codes: 0 done, 1 a stage failed, 2 a user's mistake, 130 Ctrl-C, 143 SIGTER
 """
 
 import sys
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -53,28 +54,36 @@ def run(arguments: Sequence[str]) -> int:
             return _train(rest)
         case ["recipes"]:
             return _recipes()
+        case ["recipes" | "--version" as command, *rest]:
+            return _mistake(f"{command} takes no further arguments, got {' '.join(rest)}")
         case [command, *_]:
-            return _mistake(f"unknown command or argument {command!r}; see headrace --help")
+            return _mistake(f"unknown command {command!r}; see headrace --help")
     raise AssertionError("unreachable: all argument lists are covered")
 
 
 def _train(arguments: Sequence[str]) -> int:
+    began_seconds = time.monotonic()
+    if arguments in (["-h"], ["--help"]):
+        print(USAGE, end="")
+        return 0
     if not arguments or arguments[0].startswith("-"):
         return _mistake("train needs a recipe: headrace train calculator, or a .toml file")
     # Imported here: JAX takes seconds to import, and the other commands don't need it.
     import trio  # noqa: PLC0415
 
+    from .assemble import assemble  # noqa: PLC0415
     from .observe.view import open_view  # noqa: PLC0415
     from .train import Job  # noqa: PLC0415
 
-    sys.path.insert(0, str(Path.cwd()))  # where users keep the modules of their environments
+    sys.path.append(str(Path.cwd()))  # where users keep the modules of their environments
     try:
         recipe = _parse_recipe(arguments[0], arguments[1:])
-        job = Job(recipe)  # finds the mistakes that are left, before anything is written
+        parts = assemble(recipe)  # finds the mistakes that are left, before anything is written
         directory = _run_directory(recipe)
         config = recipe.run
         with open_view(config.name, config.steps, stream=sys.stdout, kind=config.view) as view:
-            trio.run(job.run, directory, view)
+            job = Job(recipe, parts, directory, view)
+            trio.run(job.run, began_seconds)
     except (HeadraceError, BaseExceptionGroup) as error:
         return _explain(error)
     return _finish(job, directory)
@@ -130,22 +139,35 @@ def _finish(job: "Job", directory: "RunDirectory") -> int:
 
 def _explain(error: BaseException) -> int:
     """Say in one message what ended the run; raise what is nobody's expected error."""
-    cause = _first_of_ours(error)
-    if cause is None:
+    ours = list(_ours(error))
+    if not ours:
         raise error
+    # Those who waited for a stage that died fail too; the one that died is the news.
+    cause = min(ours, key=_is_consequence)
     if isinstance(cause, ConfigError):
         return _mistake(str(cause))
-    if cause.__cause__ is not None and _first_of_ours(cause.__cause__) is None:
+    if cause.__cause__ is not None and not list(_ours(cause.__cause__)):
         traceback.print_exception(cause.__cause__)  # unexpected: where it happened matters
     print(f"headrace: {cause}", file=sys.stderr)
     return 1
 
 
-def _first_of_ours(error: BaseException) -> HeadraceError | None:
+def _ours(error: BaseException) -> Iterator[HeadraceError]:
+    """Yield the errors of Headrace in an exception, which may be a group."""
     if isinstance(error, BaseExceptionGroup):
-        found = (_first_of_ours(inner) for inner in error.exceptions)
-        return next((inner for inner in found if inner is not None), None)
-    return error if isinstance(error, HeadraceError) else None
+        for inner in error.exceptions:
+            yield from _ours(inner)
+    elif isinstance(error, HeadraceError):
+        yield error
+
+
+def _is_consequence(error: HeadraceError) -> bool:
+    import trio  # noqa: PLC0415
+
+    cause = error.__cause__
+    while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
+        cause = cause.exceptions[0]
+    return isinstance(cause, trio.ClosedResourceError)
 
 
 def _mistake(text: str) -> int:

@@ -35,7 +35,7 @@ class RunConfig:
     steps: int = 30
     """Updates of the learner."""
     seed: int = 0
-    """Decides parameters, task order and every sampled token."""
+    """Decides the parameters, the order of tasks and the random keys of all episodes."""
     view: Literal["auto", "live", "plain"] = "auto"
     """auto: live on a terminal, else one plain line a step."""
     group_failures: int = 32

@@ -5,11 +5,13 @@ Only observes: nothing here changes what the pipeline does.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from .controller import Controller, Update
+from .evaluate import Evaluation
 from .groups import ledger
 from .observe.metrics import Rates
 from .observe.sinks import Sink
@@ -32,6 +34,43 @@ class Totals:
     learner_busy_seconds: float
 
 
+NOTHING_YET: dict[str, Any] = {
+    "updates": 0,
+    "reward_first": None,
+    "reward_last": None,
+    "rl_seconds": 0.0,
+    "trajectories": 0,
+    "trajectories_per_hour": 0.0,
+    "trained_trajectories": 0,
+    "useful_trajectories_per_hour": 0.0,
+    "generated_tokens": 0,
+    "lag": {"mean": 0.0, "max": 0, "bound": None, "mean_bound": None},
+    "policy_version": 0,
+    "failures": {},
+    "dropped": {},
+}
+
+
+@dataclass
+class _Phase:
+    """A phase of training, running or over."""
+
+    controller: Controller
+    began: float
+    totals_at_begin: Totals
+    ended: float | None = None
+    totals_at_end: Totals | None = None
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended or time.monotonic()) - self.began
+
+    @property
+    def generated_tokens(self) -> int:
+        last = self.totals_at_end or self.totals_at_begin
+        return last.generated_tokens - self.totals_at_begin.generated_tokens
+
+
 class Journal:
     """Keeps the account of the reinforcement-learning phase."""
 
@@ -42,28 +81,27 @@ class Journal:
         self._metrics = metrics
         self._trajectories = trajectories
         self._read_totals = read_totals
-        self._began = time.monotonic()
-        self._ended: float | None = None
-        self._at_start = read_totals()
+        self._phase: _Phase | None = None
         self._rates = Rates()
         self._useful = 0
-        self._finished = 0
+        self._trained = 0
         self._rewards: list[float] = []
+        self._evaluations: dict[str, Evaluation] = {}
 
-    def start(self) -> None:
-        """Start the clock: rates and totals count from here."""
-        self._began = time.monotonic()
-        self._at_start = self._read_totals()
-        self._rates = Rates()
-        self._rates.update(self._cumulative(), now_seconds=time.monotonic())
-
-    def stop(self) -> None:
-        """Stop the clock that `start` started."""
-        self._ended = time.monotonic()
+    @contextmanager
+    def phase(self, controller: Controller) -> Iterator[None]:
+        """Keep the account of what happens inside."""
+        self._phase = _Phase(controller, time.monotonic(), self._read_totals())
+        self._rates.update(self._cumulative(controller), now_seconds=time.monotonic())
+        try:
+            yield
+        finally:
+            self._phase.ended = time.monotonic()
+            self._phase.totals_at_end = self._read_totals()
 
     def record(self, update: Update, controller: Controller) -> None:
         """Write down one update."""
-        self._finished += update.statistics.trajectories
+        self._trained += update.statistics.trajectories
         self._useful += update.statistics.useful_trajectories
         self._rewards.append(update.statistics.reward_mean)
         record = {**self._numbers(update, controller), **update.metrics}
@@ -72,26 +110,44 @@ class Journal:
         for group in update.groups:
             self._write_trajectories(group, update.batch)
 
-    def summary(self, controller: Controller | None) -> dict[str, Any]:
-        """Return the numbers of the phase; zeros if it didn't begin."""
-        seconds = (self._ended or time.monotonic()) - self._began
-        hours = max(seconds, 1e-9) / 3600
-        totals = self._read_totals()
+    def evaluated(self, when: str, evaluation: Evaluation) -> None:
+        """Write down an evaluation `before` or `after` training."""
+        self._evaluations[when] = evaluation
+        self._view.note(_describe(when, evaluation))
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers of the evaluations and the phase; 0, null or empty before it."""
+        phase = NOTHING_YET if self._phase is None else self._phase_summary(self._phase)
+        return {**_evaluation_records(self._evaluations), **phase}
+
+    def _phase_summary(self, phase: _Phase) -> dict[str, Any]:
+        hours = max(phase.seconds, 1e-9) / 3600
+        state, flight = phase.controller.ledger, phase.controller.flight
+        counts = ledger.counts(state)
         return {
+            "updates": len(self._rewards),
             "reward_first": self._rewards[0] if self._rewards else None,
             "reward_last": self._rewards[-1] if self._rewards else None,
-            "updates": len(self._rewards),
-            "rl_seconds": seconds,
-            "trajectories": self._finished,
-            "trajectories_per_hour": self._finished / hours,
+            "rl_seconds": phase.seconds,
+            "trajectories": flight.trajectories,
+            "trajectories_per_hour": flight.trajectories / hours,
+            "trained_trajectories": self._trained,
             "useful_trajectories_per_hour": self._useful / hours,
-            "generated_tokens": totals.generated_tokens - self._at_start.generated_tokens,
-            **(_account(controller) if controller else {}),
+            "generated_tokens": phase.generated_tokens,
+            "lag": {
+                "mean": counts.lag_mean,
+                "max": counts.lag_max,
+                "bound": state.schedule.max_lag,
+                "mean_bound": state.schedule.max_mean_lag,
+            },
+            "policy_version": state.published,
+            "failures": dict(flight.failures),
+            "dropped": dict(counts.dropped),
         }
 
     def _numbers(self, update: Update, controller: Controller) -> dict[str, float]:
         now = time.monotonic()
-        rates = self._rates.update(self._cumulative(), now_seconds=now)
+        rates = self._rates.update(self._cumulative(controller), now_seconds=now)
         statistics, counts = update.statistics, ledger.counts(controller.ledger)
         return {
             "step": update.batch + 1,
@@ -112,14 +168,14 @@ class Journal:
             "failures": controller.flight.failures.total(),
             "dropped": sum(counts.dropped.values()),
             "padding_share": statistics.padding_share,
-            "seconds": now - self._began,
+            "seconds": self._phase.seconds if self._phase else 0.0,
         }
 
-    def _cumulative(self) -> dict[str, float]:
+    def _cumulative(self, controller: Controller) -> dict[str, float]:
         totals = self._read_totals()
         return {
             "tokens": totals.generated_tokens,
-            "trajectories": self._finished,
+            "trajectories": controller.flight.trajectories,
             "sampler_busy": totals.sampler_busy_seconds,
             "learner_busy": totals.learner_busy_seconds,
         }
@@ -149,17 +205,23 @@ def _readable(group: TrajectoryGroup, trajectory: Trajectory, batch: int) -> Map
     }
 
 
-def _account(controller: Controller) -> dict[str, Any]:
-    counts = ledger.counts(controller.ledger)
-    schedule = controller.ledger.schedule
-    return {
-        "lag": {
-            "mean": counts.lag_mean,
-            "max": counts.lag_max,
-            "bound": schedule.max_lag,
-            "mean_bound": schedule.max_mean_lag,
-        },
-        "policy_version": controller.ledger.published,
-        "failures": dict(controller.flight.failures),
-        "dropped": dict(counts.dropped),
-    }
+def _evaluation_records(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
+    """Return both evaluations with the same names; null what was not measured."""
+    names = {name for evaluation in evaluations.values() for name in evaluation.means}
+    records: dict[str, Any] = {"eval_before": None, "eval_after": None}
+    for when, evaluation in evaluations.items():
+        missing = 0.0 if evaluation.episodes else None
+        records[f"eval_{when}"] = {
+            **dict.fromkeys(sorted({"reward", "success"} | names), missing),
+            **evaluation.means,
+            "episodes": evaluation.episodes,
+            "failures": dict(evaluation.failures),
+        }
+    return records
+
+
+def _describe(when: str, evaluation: Evaluation) -> str:
+    means = ", ".join(f"{name} {value:.3f}" for name, value in evaluation.means.items())
+    failed = sum(evaluation.failures.values())
+    tail = f", {failed} failed" if failed else ""
+    return f"greedy evaluation {when} training: {means} ({evaluation.episodes} episodes{tail})"

@@ -6,7 +6,7 @@ run's files are whole whenever it ends; a signal ends it in order, with all envi
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from .assemble import (
-    assemble,
+    Parts,
     conversations,
     initial_params,
     make_learner,
@@ -24,7 +24,8 @@ from .assemble import (
 )
 from .config import Recipe
 from .controller import Controller, Stages, Update
-from .evaluate import Evaluation, evaluate
+from .errors import stage
+from .evaluate import evaluate
 from .journal import Journal, Totals
 from .learner.service import Learner
 from .learner.state import Params
@@ -42,53 +43,80 @@ REFRESH_SECONDS = 0.25
 class Job:
     """One run of a recipe: make it, await `run` once, then read `interrupted_by`."""
 
-    def __init__(self, recipe: Recipe):
-        """Build the parts; raise a `ConfigError` before anything is started or written."""
+    def __init__(self, recipe: Recipe, parts: Parts, directory: RunDirectory, view: View):
+        """Args:
+        parts: from `assemble(recipe)`.
+        directory: a new one.
+        """
         self._recipe = recipe
-        self._parts = assemble(recipe)
-        self._began = time.monotonic()
-        self._compilations = CompilationCounter()
-        self._learner: Learner | None = None
-        self._controller: Controller | None = None
-        self._evaluations: dict[str, Evaluation] = {}
+        self._parts = parts
+        self._directory = directory
+        self._view = view
+        self._learner_busy_seconds: Callable[[], float] = float  # 0 until there is a learner
         self.interrupted_by: signal.Signals | None = None
 
-    async def run(self, directory: RunDirectory, view: View) -> None:
+    async def run(self, began_seconds: float) -> None:
         """Run all phases, or as far as a signal or an error lets it.
 
         The summary is written in every case.
 
+        Args:
+          began_seconds: of `time.monotonic()` when the command started.
+
         Raises:
           StageFailed: in an exception group, if a stage of the pipeline fails.
         """
+        directory = self._directory
         directory.write_config(asdict(self._recipe))
-        self._view = view
         with (
-            self._compilations,
+            CompilationCounter() as compilations,
             closing(directory.open_metrics()) as metrics,
             closing(directory.open_trajectories()) as trajectories,
         ):
-            journal = Journal(view, metrics, trajectories, read_totals=self._read_totals)
+            journal = Journal(self._view, metrics, trajectories, read_totals=self._read_totals)
             try:
-                await self._run_stages(journal)
+                await self._run_stages(journal, compilations)
             finally:
-                directory.write_summary(self._summary(journal))
+                directory.write_summary(
+                    {
+                        **self._identity(),
+                        "wall_seconds": time.monotonic() - began_seconds,
+                        **journal.summary(),
+                        "compilations_after_warmup": compilations.since_mark,
+                        "peak_rss_bytes": peak_rss_bytes(),
+                    }
+                )
 
-    async def _run_stages(self, journal: Journal) -> None:
+    def _identity(self) -> dict[str, Any]:
+        run = self._recipe.run
+        interrupted_by = self.interrupted_by.name if self.interrupted_by else None
+        return {
+            "recipe": run.name,
+            "steps": run.steps,
+            "seed": run.seed,
+            "interrupted_by": interrupted_by,
+        }
+
+    async def _run_stages(self, journal: Journal, compilations: CompilationCounter) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._stop_on_signal, nursery.cancel_scope)
             nursery.start_soon(self._refresh_view)
-            await nursery.start(self._parts.sampler.serve)
-            await self._run_phases(journal)
+            await nursery.start(self._serve_sampler)
+            await self._run_phases(journal, compilations)
             nursery.cancel_scope.cancel()
 
-    async def _run_phases(self, journal: Journal) -> None:
+    async def _serve_sampler(self, task_status: trio.TaskStatus[None]) -> None:
+        with stage("sampler"):
+            await self._parts.sampler.serve(task_status)
+
+    async def _run_phases(self, journal: Journal, compilations: CompilationCounter) -> None:
         learner, convert = await self._prepare()
-        await self._publish(learner, convert, 0)
-        self._compilations.mark()
-        await self._evaluate("before")
+        with stage("weight_sync"):
+            await self._publish(learner, convert, 0)
+        compilations.mark()
+        await self._evaluate("before", journal)
         await self._reinforce(learner, convert, journal)
-        await self._evaluate("after")
+        await self._evaluate("after", journal)
 
     async def _prepare(self) -> tuple[Learner, Convert]:
         """Make the learners, compile all programs, and warm the policy up by imitation."""
@@ -96,18 +124,20 @@ class Job:
         device = parts.sampler.device
         params: Params = await device.run(partial(initial_params, recipe, parts))
         learner: Learner = await device.run(partial(make_learner, recipe, parts, params))
-        self._learner = learner
+        self._learner_busy_seconds = partial(getattr, learner, "busy_seconds")
         imitator: Learner = await device.run(partial(make_sft_learner, recipe, parts, params))
         self._view.phase("compiling")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(learner.compile)
-            nursery.start_soon(trio.to_thread.run_sync, parts.sampler.compile)
-            if recipe.warm_start.steps > 0:
-                nursery.start_soon(imitator.compile)
-        convert: Convert = await device.run(partial(compile_convert, unstack, params))
+        with stage("compile"):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(learner.compile)
+                nursery.start_soon(trio.to_thread.run_sync, parts.sampler.compile)
+                if recipe.warm_start.steps > 0:
+                    nursery.start_soon(imitator.compile)
+            convert: Convert = await device.run(partial(compile_convert, unstack, params))
         if recipe.warm_start.steps > 0:
-            await self._warm_start(imitator)
-            await learner.adopt(imitator.params)
+            with stage("warm_start"):
+                await self._warm_start(imitator)
+                await learner.adopt(imitator.params)
         return learner, convert
 
     async def _warm_start(self, imitator: Learner) -> None:
@@ -129,18 +159,19 @@ class Job:
 
         await publish(read_params, sampler, version, convert=convert, device=sampler.device)
 
-    async def _evaluate(self, when: str) -> None:
+    async def _evaluate(self, when: str, journal: Journal) -> None:
         config = self._recipe.evaluate
         if config.tasks == 0:
             return
         self._view.phase(f"evaluating {when} training")
-        self._evaluations[when] = await evaluate(
-            self._parts.rollout,
-            self._parts.held_out,
-            seed=self._recipe.run.seed,
-            deadline_seconds=config.deadline_seconds,
-        )
-        self._view.note(_describe(when, self._evaluations[when]))
+        with stage("evaluate"):
+            evaluation = await evaluate(
+                self._parts.rollout,
+                self._parts.held_out,
+                seed=self._recipe.run.seed,
+                deadline_seconds=config.deadline_seconds,
+            )
+        journal.evaluated(when, evaluation)
 
     async def _reinforce(self, learner: Learner, convert: Convert, journal: Journal) -> None:
         """Run the pipeline: reinforcement learning proper."""
@@ -164,25 +195,20 @@ class Job:
             on_update=on_update,
             group_failures=recipe.run.group_failures,
         )
-        self._controller = controller
         self._view.phase("training")
-        journal.start()
-        try:
+        with journal.phase(controller):
             await controller.run()
-        finally:
-            journal.stop()
 
     async def _stop_on_signal(self, run_scope: trio.CancelScope) -> None:
         """End the run in order at the first SIGINT or SIGTERM; a second one kills."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async for number in signals:
-                self.interrupted_by = signal.Signals(number)
-                self._view.note(
-                    f"{self.interrupted_by.name}: stopping, closing all environments "
-                    "(again to stop at once)"
-                )
-                run_scope.cancel()
-                return
+            self.interrupted_by = signal.Signals(await anext(signals))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        self._view.note(
+            f"{self.interrupted_by.name}: stopping, closing all environments (again: at once)"
+        )
+        run_scope.cancel()
 
     async def _refresh_view(self) -> None:
         while True:
@@ -194,41 +220,5 @@ class Job:
         return Totals(
             generated_tokens=statistics.generated_tokens,
             sampler_busy_seconds=statistics.busy_seconds,
-            learner_busy_seconds=self._learner.busy_seconds if self._learner else 0.0,
+            learner_busy_seconds=self._learner_busy_seconds(),
         )
-
-    def _summary(self, journal: Journal) -> dict[str, Any]:
-        """Return the run's summary; what hasn't happened is null or 0."""
-        return {
-            "recipe": self._recipe.run.name,
-            "steps": self._recipe.run.steps,
-            "seed": self._recipe.run.seed,
-            "interrupted_by": self.interrupted_by.name if self.interrupted_by else None,
-            **_evaluation_records(self._evaluations),
-            "wall_seconds": time.monotonic() - self._began,
-            **journal.summary(self._controller),
-            "compilations_after_warmup": self._compilations.since_mark,
-            "peak_rss_bytes": peak_rss_bytes(),
-        }
-
-
-def _evaluation_records(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
-    """Return both evaluations with the same measurements; null where there was none."""
-    names = {name for evaluation in evaluations.values() for name in evaluation.means}
-    zeros = dict.fromkeys(sorted(names), 0.0)
-    records: dict[str, Any] = {"eval_before": None, "eval_after": None}
-    for when, evaluation in evaluations.items():
-        records[f"eval_{when}"] = {
-            **zeros,
-            **evaluation.means,
-            "episodes": evaluation.episodes,
-            "failures": dict(evaluation.failures),
-        }
-    return records
-
-
-def _describe(when: str, evaluation: Evaluation) -> str:
-    means = ", ".join(f"{name} {value:.3f}" for name, value in evaluation.means.items())
-    failed = sum(evaluation.failures.values())
-    tail = f", {failed} failed" if failed else ""
-    return f"greedy evaluation {when} training: {means} ({evaluation.episodes} episodes{tail})"

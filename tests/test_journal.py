@@ -8,6 +8,7 @@ import pytest
 from headrace.envs import Message, Task
 from headrace.pipeline.algorithms.advantages import group_relative
 from headrace.pipeline.controller import Controller, Stages, Update
+from headrace.pipeline.evaluate import Evaluation
 from headrace.pipeline.groups.batching import form_batch
 from headrace.pipeline.groups.schedule import Schedule
 from headrace.pipeline.journal import Journal, Totals
@@ -21,6 +22,10 @@ class Seen:
 
     def __init__(self):
         self.records = []
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
 
     def step(self, record):
         self.records.append(record)
@@ -71,18 +76,19 @@ def controller():
 
 def test_records_trajectories_and_summary(journal_and_seen):
     journal, seen = journal_and_seen
-    journal.start()
-    journal.record(update(0, [0.0, 1.0], 0), controller())
-    journal.record(update(1, [1.0, 1.0], 0), controller())
-    journal.stop()
-    summary = journal.summary(controller())
+    run = controller()
+    run.flight.trajectories = 5  # one more than reached an update
+    with journal.phase(run):
+        journal.record(update(0, [0.0, 1.0], 0), run)
+        journal.record(update(1, [1.0, 1.0], 0), run)
+    summary = journal.summary()
 
     assert [record["step"] for record in seen["metrics"].records] == [1, 2]
     assert seen["view"].records == seen["metrics"].records
     assert seen["metrics"].records[1]["lag_max"] == 1
     assert seen["metrics"].records[0]["loss"] == 0.5
     lines = seen["trajectories"].records
-    assert len(lines) == summary["trajectories"] == 4
+    assert len(lines) == summary["trained_trajectories"] == 4
     assert json.loads(json.dumps(lines[3])) == {
         "step": 2, "group": 7, "member": 1, "task": "t", "reward": 1.0, "rewards": {"env": 1.0},
         "info": {"success": 1.0}, "stop_reason": "terminated", "policy_versions": [0, 0], "lag": 1,
@@ -90,13 +96,40 @@ def test_records_trajectories_and_summary(journal_and_seen):
         "messages": [{"role": "user", "content": "1+2"}, {"role": "assistant", "content": "3"}],
     }  # fmt: skip
     assert (summary["reward_first"], summary["reward_last"]) == (0.5, 1.0)
+    assert summary["trajectories"] == 5
     useful = summary["useful_trajectories_per_hour"] / summary["trajectories_per_hour"]
-    assert useful == pytest.approx(2 / 4)  # the second group's rewards are all equal
+    assert useful == pytest.approx(2 / 5)  # the second group's rewards are all equal
     assert summary["generated_tokens"] > 0
     assert summary["lag"] == {"mean": 0.0, "max": 0, "bound": 4, "mean_bound": 1}
 
 
-def test_the_summary_of_a_run_that_never_got_to_learning(journal_and_seen):
-    summary = journal_and_seen[0].summary(None)
-    assert summary["trajectories"] == 0
-    assert summary["reward_first"] is None
+def test_what_happens_after_the_phase_does_not_count(journal_and_seen):
+    journal, _ = journal_and_seen
+    with journal.phase(controller()):
+        pass
+    assert journal.summary() == journal.summary()  # though totals and clock go on
+
+
+def test_the_summary_of_a_run_that_never_got_to_learning_has_the_same_keys(journal_and_seen):
+    journal, _ = journal_and_seen
+    before = journal.summary()
+    with journal.phase(controller()):
+        pass
+    assert set(before) == set(journal.summary())
+    assert before["trajectories"] == before["generated_tokens"] == before["rl_seconds"] == 0
+    assert before["eval_before"] is None
+
+
+def test_evaluations_have_the_same_names_and_null_where_no_episode_ended(journal_and_seen):
+    journal, seen = journal_and_seen
+    journal.evaluated("before", Evaluation(3, {}, {"reward": 0.5, "success": 0.5}))
+    journal.evaluated("after", Evaluation(2, {"env_error": 1}, {"reward": 1.0, "tool_used": 1.0}))
+    summary = journal.summary()
+    assert summary["eval_before"]["tool_used"] == 0.0
+    assert summary["eval_after"] == {
+        "reward": 1.0, "success": 0.0, "tool_used": 1.0, "episodes": 2,
+        "failures": {"env_error": 1},
+    }  # fmt: skip
+    journal.evaluated("after", Evaluation(0, {"env_error": 3}))
+    assert journal.summary()["eval_after"]["success"] is None
+    assert "3 failed" in seen["view"].notes[-1]

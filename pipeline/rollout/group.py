@@ -46,10 +46,12 @@ class Flight:
 
     Attributes:
       episodes: running now.
+      trajectories: ended well so far, whatever became of their groups.
       failures: of all tries so far, those of cancelled groups included, by kind.
     """
 
     episodes: int = 0
+    trajectories: int = 0
     failures: Counter[str] = field(default_factory=Counter)
 
 
@@ -97,6 +99,7 @@ class _Group:
                 flight.episodes -= 1
             if isinstance(outcome, Trajectory):
                 self._trajectories[member] = outcome
+                flight.trajectories += 1
                 return
             self._failures.append(outcome)
             flight.failures[str(outcome.kind)] += 1
