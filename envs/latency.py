@@ -40,29 +40,20 @@ class LatencyConfig:
     """Another seed gives other latencies from the same distribution."""
 
     def __post_init__(self) -> None:
-        for name, value in (("mean", self.mean_seconds), ("max", self.max_seconds)):
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(
-                    f"env.latency.{name}_seconds must be finite and >= 0, got {value}"
-                )
-        if self.kind == "lognormal" and not (math.isfinite(self.sigma) and self.sigma >= 0):
-            raise ValueError(f"env.latency.sigma must be finite and >= 0, got {self.sigma}")
-        if self.kind == "pareto" and not (math.isfinite(self.alpha) and self.alpha > 1):
-            raise ValueError(
-                f"env.latency.alpha must be finite and > 1, as the mean needs, got {self.alpha}"
-            )
+        for name in ("mean_seconds", "sigma", "tail_seconds", "max_seconds"):
+            value = getattr(self, name)
+            _check(value >= 0, name, value, ">= 0 and finite")
+        _check(self.alpha > 1, "alpha", self.alpha, "> 1, as the mean needs, and finite")
+        share = self.tail_probability
+        _check(0 <= share < 1, "tail_probability", share, ">= 0 and < 1")
         if self.kind == "bimodal":
             self._check_tail()
 
     def _check_tail(self) -> None:
-        if not 0 <= self.tail_probability < 1:
-            raise ValueError(
-                f"env.latency.tail_probability must be >= 0 and < 1, got {self.tail_probability}"
-            )
         tail_mean = self.tail_probability * self.tail_seconds
-        if not 0 <= tail_mean <= self.mean_seconds:
+        if tail_mean > self.mean_seconds:
             raise ValueError(
-                "env.latency.tail_probability * tail_seconds must be >= 0 and <= mean_seconds "
+                "env.latency.tail_probability * tail_seconds must be <= mean_seconds "
                 f"({self.mean_seconds}), got {tail_mean}; raise --env.latency.mean-seconds"
             )
 
@@ -90,6 +81,14 @@ def latency_seconds(config: LatencyConfig, task_id: str, member_seed: int, turn:
     # Random(str) hashes the text with SHA-512, not with the salted hash of the process.
     rng = random.Random(repr((config.seed, task_id, member_seed, turn)))
     return min(_draw(config, rng), config.max_seconds)
+
+
+def _check(allowed: bool, name: str, value: float, condition: str) -> None:
+    if not (allowed and math.isfinite(value)):
+        flag = name.replace("_", "-")
+        raise ValueError(
+            f"env.latency.{name} must be {condition}, got {value}; set --env.latency.{flag}"
+        )
 
 
 def _draw(config: LatencyConfig, rng: random.Random) -> float:

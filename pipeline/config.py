@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..envs.builtin import EnvConfig
 from .algorithms.losses import AlgorithmConfig
-from .errors import ConfigError
+from .errors import check
 from .evaluate import EvaluateConfig
 from .groups.ledger import Schedule
 from .learner.optimizer import LearnerConfig
@@ -44,11 +44,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         for name, lowest in (("steps", 0), ("seed", 0), ("group_failures", 1)):
             value = getattr(self, name)
-            if not lowest <= value < 2**63:
-                raise ConfigError(
-                    f"run.{name} must be in {lowest}..2**63 - 1, got {value}; "
-                    f"set --run.{name.replace('_', '-')}"
-                )
+            allowed = lowest <= value < 2**63
+            check(allowed, f"run.{name}", value, f"in {lowest}..2**63 - 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +76,9 @@ class Recipe:
 
 
 def _check_group_size(recipe: Recipe) -> None:
-    rollout = recipe.rollout
-    if rollout.group_size < 2:
-        raise ConfigError(
-            "rollout.group_size must be >= 2, since an advantage compares the members of a "
-            f"group, got {rollout.group_size}; set --rollout.group-size"
-        )
+    size = recipe.rollout.group_size
+    why = "since an advantage compares the members of a group"
+    check(size >= 2, "rollout.group_size", size, f">= 2, {why}")
 
 
 def _check_tokens(recipe: Recipe) -> None:
@@ -94,16 +88,11 @@ def _check_tokens(recipe: Recipe) -> None:
         "learner.row_tokens": recipe.learner.row_tokens,
     }
     for name, room in rooms.items():
-        if room < needed:
-            raise ConfigError(
-                f"{name} must be >= rollout.max_tokens ({needed}), got {room}; raise "
-                f"--{name.replace('_', '-')} or lower --rollout.max-tokens"
-            )
+        hint = f"raise --{name.replace('_', '-')} or lower --rollout.max-tokens"
+        check(room >= needed, name, room, f">= rollout.max_tokens ({needed})", hint=hint)
 
 
 def _check_temperature(recipe: Recipe) -> None:
-    if recipe.rollout.temperature == 0:
-        raise ConfigError(
-            "rollout.temperature must be > 0 for training, since the members of a group would "
-            "all be the same, got 0; set --rollout.temperature"
-        )
+    temperature = recipe.rollout.temperature
+    why = "since the members of a group would all be the same"
+    check(temperature > 0, "rollout.temperature", temperature, f"> 0 for training, {why}")

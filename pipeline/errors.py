@@ -5,6 +5,7 @@ the run with a `StageFailed` that names it. What goes wrong inside one episode i
 exception but a value: see `EpisodeFailure` in `types`.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,31 @@ class HeadraceError(Exception):
 
 class ConfigError(HeadraceError):
     """A setting, a file or an argument is wrong: says the value, the range, the next action."""
+
+
+def check(allowed: bool, setting: str, value: object, condition: str, *, hint: str = "") -> None:
+    """Refuse a value of a setting; no setting may be infinite or NaN.
+
+    Args:
+      allowed: whether the value meets the condition.
+      setting: `section.name`, as in a recipe.
+      condition: what the value must be, after "must be".
+      hint: what to do; by default, to set the setting's flag.
+
+    Raises:
+      ConfigError: with the value, the condition and the hint.
+
+    Example:
+      >>> check(-1 >= 0, "run.steps", -1, ">= 0")
+      Traceback (most recent call last):
+        ...
+      headrace.pipeline.errors.ConfigError: run.steps must be >= 0, got -1; set --run.steps
+    """
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if allowed and finite:
+        return
+    hint = hint or f"set --{setting.replace('_', '-')}"
+    raise ConfigError(f"{setting} must be {condition}, got {value!r}; {hint}")
 
 
 class StageFailed(HeadraceError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..envs.base import Task
-from .errors import ConfigError
+from .errors import ConfigError, check
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,7 @@ class PromptsConfig:
     """A new order each epoch; otherwise the given order, every time."""
 
     def __post_init__(self) -> None:
-        if self.num_tasks < 1:
-            raise ConfigError(
-                f"num_tasks must be >= 1, got {self.num_tasks}; set --prompts.num-tasks"
-            )
+        check(self.num_tasks >= 1, "prompts.num_tasks", self.num_tasks, ">= 1")
 
 
 class _Indexed(Protocol):

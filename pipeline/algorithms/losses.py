@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..errors import ConfigError
+from ..errors import check
 from .advantages import Advantage
 from .divergences import k3
 from .importance import importance_ratio, mismatch, truncated_weights
@@ -43,16 +43,18 @@ class AlgorithmConfig:
     sampler's (one forward pass less; the ratio then carries the correction itself)."""
 
     def __post_init__(self) -> None:
-        if self.advantage == "leave_one_out" and self.normalize == "group":
-            raise ConfigError(
-                "algorithm.normalize must be 'batch' or 'none' with leave_one_out, whose members "
-                "have different baselines, got 'group'; set --algorithm.normalize"
-            )
-        _check("clip_low", self.clip_low, 0 <= self.clip_low < 1, "in [0, 1)")
-        _check("clip_high", self.clip_high, self.clip_high >= 0, ">= 0")
-        _check("entropy_bonus", self.entropy_bonus, self.entropy_bonus >= 0, ">= 0")
-        _check("kl_coefficient", self.kl_coefficient, self.kl_coefficient >= 0, ">= 0")
-        _check("importance_cap", self.importance_cap, self.importance_cap > 0, "> 0")
+        check(
+            self.advantage != "leave_one_out" or self.normalize != "group",
+            "algorithm.normalize",
+            self.normalize,
+            "'batch' or 'none' with leave_one_out, whose members have different baselines",
+        )
+        check(0 <= self.clip_low < 1, "algorithm.clip_low", self.clip_low, "in [0, 1)")
+        for name in ("clip_high", "entropy_bonus", "kl_coefficient"):
+            value = getattr(self, name)
+            check(value >= 0, f"algorithm.{name}", value, ">= 0 and finite")
+        cap = self.importance_cap
+        check(cap > 0, "algorithm.importance_cap", cap, "> 0 and finite")
 
 
 class LossInputs(NamedTuple):
@@ -144,11 +146,3 @@ def _counted(inputs: LossInputs) -> LossInputs:
         advantages=constant(inputs.advantages),
         loss_mask=mask,
     )
-
-
-def _check(name: str, value: float, allowed: bool, condition: str) -> None:
-    if not allowed:
-        flag = name.replace("_", "-")
-        raise ConfigError(
-            f"algorithm.{name} must be {condition}, got {value}; set --algorithm.{flag}"
-        )

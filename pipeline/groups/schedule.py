@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import ConfigError
+from ..errors import ConfigError, check
 from .policy_version import check_schedule
 
 
@@ -31,11 +31,8 @@ class Schedule:
             max_lag=self.max_lag,
             publish_every=self.publish_every,
         )
-        if self.max_reissues < 0:
-            error = f"max_reissues must be >= 0, got {self.max_reissues}"
-            error += "; set --schedule.max-reissues"
-        if self.equal_rewards not in ("keep", "drop"):
-            error = f"equal_rewards must be 'keep' or 'drop', got {self.equal_rewards!r}"
-            error += "; set --schedule.equal-rewards"
         if error is not None:
-            raise ConfigError(error)
+            raise ConfigError(f"schedule.{error}")
+        check(self.max_reissues >= 0, "schedule.max_reissues", self.max_reissues, ">= 0")
+        known = self.equal_rewards in ("keep", "drop")
+        check(known, "schedule.equal_rewards", self.equal_rewards, "'keep' or 'drop'")

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ..errors import ConfigError
+from ..errors import check
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,18 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "max_grad_norm", "adam_epsilon"):
-            _check(name, getattr(self, name), getattr(self, name) > 0, "> 0")
-        for name in ("warmup_steps", "weight_decay"):
-            _check(name, getattr(self, name), getattr(self, name) >= 0, ">= 0")
-        _check("decay_share", self.decay_share, 0 <= self.decay_share <= 1, "in [0, 1]")
+            value = getattr(self, name)
+            check(value > 0, f"learner.{name}", value, "> 0 and finite")
+        for name, lowest in (("warmup_steps", 0), ("epochs", 1), ("microbatch_rows", 1)):
+            value = getattr(self, name)
+            check(value >= lowest, f"learner.{name}", value, f">= {lowest}")
         for name in ("beta1", "beta2"):
-            _check(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
-        for name in ("epochs", "microbatch_rows"):
-            _check(name, getattr(self, name), getattr(self, name) >= 1, ">= 1")
-        _check("row_tokens", self.row_tokens, self.row_tokens >= 2, ">= 2")
+            value = getattr(self, name)
+            check(0 <= value < 1, f"learner.{name}", value, "in [0, 1)")
+        decay = self.weight_decay
+        check(decay >= 0, "learner.weight_decay", decay, ">= 0 and finite")
+        check(0 <= self.decay_share <= 1, "learner.decay_share", self.decay_share, "in [0, 1]")
+        check(self.row_tokens >= 2, "learner.row_tokens", self.row_tokens, ">= 2")
 
 
 def make_optimizer(config: LearnerConfig, *, total_steps: int = 0) -> optax.GradientTransformation:
@@ -82,9 +85,3 @@ def _learning_rate(config: LearnerConfig, total_steps: int) -> optax.ScalarOrSch
         return config.learning_rate * jnp.clip(jnp.minimum(rising, falling), 0.0, 1.0)
 
     return rate
-
-
-def _check(name: str, value: float, allowed: bool, condition: str) -> None:
-    if not allowed:
-        flag = name.replace("_", "-")
-        raise ConfigError(f"learner.{name} must be {condition}, got {value}; set --learner.{flag}")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from ..errors import ConfigError
+from ..errors import check
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,23 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type is int and value < 1:
-                raise ConfigError(f"model.{field.name} must be >= 1, got {value}")
-        if self.num_heads % self.num_kv_heads:
-            raise ConfigError(
-                f"model.num_heads must be a multiple of num_kv_heads ({self.num_kv_heads}), "
-                f"got {self.num_heads}; each kv head serves a whole number of query heads"
-            )
-        if self.head_width % 2:
-            raise ConfigError(
-                f"model.head_width must be even for the rotation, got {self.head_width}"
-            )
-        if self.rope_theta <= 1:
-            raise ConfigError(f"model.rope_theta must be > 1, got {self.rope_theta}; try 10000")
-        if self.norm_eps <= 0:
-            raise ConfigError(f"model.norm_eps must be > 0, got {self.norm_eps}; try 1e-6")
+            if field.type is int:
+                check(value >= 1, f"model.{field.name}", value, ">= 1")
+        check(
+            self.num_heads % self.num_kv_heads == 0,
+            "model.num_heads",
+            self.num_heads,
+            f"a multiple of num_kv_heads ({self.num_kv_heads}), so that each of these serves "
+            "a whole number of query heads",
+        )
+        check(
+            self.head_width % 2 == 0,
+            "model.head_width",
+            self.head_width,
+            "even, since the rotation works on pairs",
+        )
+        check(self.rope_theta > 1, "model.rope_theta", self.rope_theta, "> 1 and finite")
+        check(self.norm_eps > 0, "model.norm_eps", self.norm_eps, "> 0 and finite")
 
     @property
     def queries_per_kv_head(self) -> int:

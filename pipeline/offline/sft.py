@@ -16,7 +16,7 @@ from ...envs.base import Task
 from ...envs.messages import Message
 from ..algorithms.losses import sft_loss
 from ..device_thread import DeviceThread
-from ..errors import ConfigError
+from ..errors import check
 from ..groups.packing import PackItem, pack
 from ..learner.logprobs import Forward
 from ..learner.optimizer import LearnerConfig, make_optimizer
@@ -51,15 +51,16 @@ class SftConfig:
     """Adam's decay of the gradient's square; a short warm start needs a short memory."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "warmup_steps", "weight_decay"):
-            _check(name, getattr(self, name), getattr(self, name) >= 0, ">= 0")
+        for name, lowest in (("steps", 0), ("batch_conversations", 1), ("warmup_steps", 0)):
+            value = getattr(self, name)
+            check(value >= lowest, f"warm_start.{name}", value, f">= {lowest}")
         for name in ("learning_rate", "max_grad_norm"):
-            _check(name, getattr(self, name), getattr(self, name) > 0, "> 0")
-        _check("decay_share", self.decay_share, 0 <= self.decay_share <= 1, "in [0, 1]")
-        _check("beta2", self.beta2, 0 <= self.beta2 < 1, "in [0, 1)")
-        _check(
-            "batch_conversations", self.batch_conversations, self.batch_conversations > 0, "> 0"
-        )
+            value = getattr(self, name)
+            check(value > 0, f"warm_start.{name}", value, "> 0 and finite")
+        decay = self.weight_decay
+        check(decay >= 0, "warm_start.weight_decay", decay, ">= 0 and finite")
+        check(0 <= self.decay_share <= 1, "warm_start.decay_share", self.decay_share, "in [0, 1]")
+        check(0 <= self.beta2 < 1, "warm_start.beta2", self.beta2, "in [0, 1)")
 
 
 def render(conversation: Conversation, renderer: Renderer) -> tuple[Int32s, Bools]:
@@ -184,11 +185,3 @@ async def warm_start(
         if on_step is not None:
             on_step(step, metrics)
     return metrics
-
-
-def _check(name: str, value: float, allowed: bool, condition: str) -> None:
-    if not allowed:
-        flag = name.replace("_", "-")
-        raise ConfigError(
-            f"warm_start.{name} must be {condition}, got {value}; set --warm-start.{flag}"
-        )

@@ -1,10 +1,9 @@
 """Settings of the rollout: how episodes run and what happens when they fail."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import ConfigError
+from ..errors import check
 
 FailurePolicy = Literal["retry", "survivors", "drop"]
 
@@ -43,39 +42,28 @@ class RolloutConfig:
     """With failure=survivors: fewer surviving members drop the group."""
 
     def __post_init__(self) -> None:
-        for name in ("group_size", "max_turns", "max_turn_tokens", "max_episodes"):
-            _at_least(name, getattr(self, name), 1)
-        _at_least("max_tokens", self.max_tokens, 2)
-        _at_least("max_retries", self.max_retries, 0)
-        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
-            raise ConfigError(
-                f"rollout.temperature must be >= 0 and finite, got {self.temperature}; "
-                "set --rollout.temperature"
-            )
-        for name in ("env_deadline_seconds", "sample_deadline_seconds"):
-            _positive(name, getattr(self, name))
-        if self.max_episodes < self.group_size:
-            raise ConfigError(
-                f"rollout.max_episodes must be >= rollout.group_size ({self.group_size}), got "
-                f"{self.max_episodes}; raise --rollout.max-episodes or lower --rollout.group-size"
-            )
-        survivors = self.failure == "survivors"
-        if survivors and not 1 <= self.min_group_size <= self.group_size:
-            raise ConfigError(
-                f"rollout.min_group_size must be in 1..{self.group_size} (group_size), got "
-                f"{self.min_group_size}; set --rollout.min-group-size"
-            )
+        for name in ("group_size", "max_turns", "max_turn_tokens", "min_group_size"):
+            value = getattr(self, name)
+            check(value >= 1, f"rollout.{name}", value, ">= 1")
+        check(self.max_tokens >= 2, "rollout.max_tokens", self.max_tokens, ">= 2")
+        check(self.max_retries >= 0, "rollout.max_retries", self.max_retries, ">= 0")
+        for name in ("env_deadline_seconds", "close_deadline_seconds", "sample_deadline_seconds"):
+            value = getattr(self, name)
+            check(value > 0, f"rollout.{name}", value, "> 0 and finite")
+        check(self.temperature >= 0, "rollout.temperature", self.temperature, ">= 0 and finite")
+        self._check_sizes()
 
-
-def _at_least(name: str, value: int, lowest: int) -> None:
-    if value < lowest:
-        flag = name.replace("_", "-")
-        raise ConfigError(f"rollout.{name} must be >= {lowest}, got {value}; set --rollout.{flag}")
-
-
-def _positive(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        flag = name.replace("_", "-")
-        raise ConfigError(
-            f"rollout.{name} must be > 0 and finite, got {value}; set --rollout.{flag}"
+    def _check_sizes(self) -> None:
+        check(
+            self.max_episodes >= self.group_size,
+            "rollout.max_episodes",
+            self.max_episodes,
+            f">= rollout.group_size ({self.group_size})",
+            hint="raise --rollout.max-episodes or lower --rollout.group-size",
+        )
+        check(
+            self.failure != "survivors" or self.min_group_size <= self.group_size,
+            "rollout.min_group_size",
+            self.min_group_size,
+            f"<= rollout.group_size ({self.group_size})",
         )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from ..errors import ConfigError
+from ..errors import check
 
 # Windows below 128 positions aren't bit-equal to longer ones, and neighbours choose the window.
 SMALLEST_WINDOW = 128
@@ -36,17 +36,20 @@ class SamplerConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value < 1:
-                raise ConfigError(f"sampler.{field.name} must be >= 1, got {value}")
-        if self.context_tokens < 2:
-            raise ConfigError(
-                "sampler.context_tokens must be >= 2 (one prompt token and one sampled), "
-                f"got {self.context_tokens}"
-            )
-        if self.prefill_rows > self.rows:
-            raise ConfigError(
-                f"sampler.prefill_rows must be <= rows ({self.rows}), got {self.prefill_rows}"
-            )
+            check(value >= 1, f"sampler.{field.name}", value, ">= 1")
+        check(
+            self.context_tokens >= 2,
+            "sampler.context_tokens",
+            self.context_tokens,
+            ">= 2 (one prompt token and one sampled)",
+        )
+        check(
+            self.prefill_rows <= self.rows,
+            "sampler.prefill_rows",
+            self.prefill_rows,
+            f"<= rows ({self.rows})",
+            hint="lower --sampler.prefill-rows or raise --sampler.rows",
+        )
 
     @property
     def cache_tokens(self) -> int:
