@@ -8,7 +8,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -36,7 +36,10 @@ def load_recipe(name_or_file: str) -> Recipe:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"can't read the recipe {path}: {error}") from error
-    recipe = _from_table(Recipe, table, where=f"{path.name}: ")
+    try:
+        recipe = _from_table(Recipe, table)
+    except (ConfigError, ValueError) as error:  # environments raise ValueErrors
+        raise ConfigError(f"{path.name}: {error}") from error
     if "name" in table.get("run", {}):
         return recipe
     return replace(recipe, run=replace(recipe.run, name=path.stem))
@@ -49,17 +52,6 @@ def builtin_recipes() -> dict[str, str]:
         for path in sorted(_FOLDER.glob("*.toml"))
     }
     return {name: line.lstrip("# ") for name, line in first_lines.items()}
-
-
-def to_table(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe as TOML tables; `None` values are left out, as TOML has none.
-
-    Law: loading what this gives yields the same recipe.
-    """
-    return {
-        section: {key: value for key, value in entries.items() if value is not None}
-        for section, entries in asdict(recipe).items()
-    }
 
 
 def _find(name_or_file: str) -> Path:
@@ -78,7 +70,7 @@ def _find(name_or_file: str) -> Path:
     )
 
 
-def _from_table(cls: type[T], table: Mapping[str, Any], *, where: str) -> T:
+def _from_table(cls: type[T], table: Mapping[str, Any], *, where: str = "") -> T:
     """Build a (nested) frozen dataclass from TOML, checking keys and types."""
     hints = get_type_hints(cls)
     known = [item.name for item in fields(cls)]  # type: ignore[arg-type]  # T is a dataclass
@@ -86,31 +78,28 @@ def _from_table(cls: type[T], table: Mapping[str, Any], *, where: str) -> T:
     for key, value in table.items():
         if key not in known:
             raise ConfigError(
-                f"{where}unknown key {key!r}{_did_you_mean(key, known)}; "
+                f"unknown key {where + key!r}{_did_you_mean(key, known)}; "
                 f"the keys there are {', '.join(known)}"
             )
-        values[key] = _convert(hints[key], value, where=f"{where}{key}")
-    try:
-        return cls(**values)
-    except (ConfigError, ValueError) as error:
-        raise ConfigError(f"{where}{error}") from error
+        values[key] = _convert(hints[key], value, setting=where + key)
+    return cls(**values)
 
 
-def _convert(hint: Any, value: Any, *, where: str) -> Any:
+def _convert(hint: Any, value: Any, *, setting: str) -> Any:
     if is_dataclass(hint) and isinstance(value, Mapping):
-        return _from_table(typing.cast(type[Any], hint), value, where=f"{where}.")
+        return _from_table(typing.cast(type[Any], hint), value, where=f"{setting}.")
     if get_origin(hint) is Literal and value in get_args(hint):
         return value
     if get_origin(hint) is types.UnionType:
         (hint,) = (option for option in get_args(hint) if option is not type(None))
-        return _convert(hint, value, where=where)
+        return _convert(hint, value, setting=setting)
     if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_convert(get_args(hint)[0], item, where=where) for item in value)
+        return tuple(_convert(get_args(hint)[0], item, setting=setting) for item in value)
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is hint:
         return value
-    raise ConfigError(f"{where} must be {_describe(hint)}, got {value!r}")
+    raise ConfigError(f"{setting} must be {_describe(hint)}, got {value!r}")
 
 
 def _describe(hint: Any) -> str:
