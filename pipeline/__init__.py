@@ -11,7 +11,7 @@
 7. `groups.batching`: whole groups become one packed batch, with advantages by `algorithms`.
 8. `learner`: one jitted update.
 9. `groups.policy_version`: the policy version grows by one.
-10. `weight_sync`: the weights move to the sampler's mesh, through `sharding.reshard`.
+10. `weight_sync`: the weights move to the sampler.
 
 What the steps share is in `types` and `errors`; `observe` shows and records; `cli` and
 `recipes` start it all. Nothing is imported here.

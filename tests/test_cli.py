@@ -4,8 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import trio
 
-from headrace.pipeline.cli import main, run
+from headrace.pipeline.cli import _explain, main, run
+from headrace.pipeline.errors import StageFailed
+
+ROOT = Path(__file__).parent.parent
 
 
 def mistake(capsys, *arguments):
@@ -65,6 +69,9 @@ def test_main_exits_with_the_code():
         (["train", "calculator", "--text.characters", "0123"], "text.characters"),
         (["train", "guess_number", "--sampler.max-stop-ids", "3"], "--sampler.max-stop-ids 16"),
         (["train", "guess_number", "--rollout.max-turns", "0"], "max_turns must be >= 1"),
+        (["train", "calculator", "--evaluate.tasks", "100000"], "set --evaluate.tasks"),
+        (["train", "calculator", "--prompts.num-tasks", "1000000"], "set --prompts.num-tasks"),
+        (["recipes", "calculator"], "takes no further arguments"),
     ],
 )
 def test_a_mistake_is_one_message(arguments, message, capsys, tmp_path, monkeypatch):
@@ -79,6 +86,41 @@ def test_a_malformed_data_file_is_named_with_its_line(capsys, tmp_path, monkeypa
     assert "tasks.jsonl:2" in mistake(
         capsys, "train", "calculator", "--prompts.path", "tasks.jsonl"
     )
+
+
+def test_tasks_that_the_environment_cannot_use_are_named(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("tasks.jsonl").write_text('{"id": "sum-1", "left": 100}\n')
+    text = mistake(capsys, "train", "calculator", "--prompts.path", "tasks.jsonl")
+    assert "'sum-1'" in text
+    assert "KeyError: 'right'" in text
+    assert [path.name for path in tmp_path.iterdir()] == ["tasks.jsonl"]
+
+
+def test_a_warm_start_without_a_script_is_refused(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT)
+    recipe = str(ROOT / "examples/reverse.toml")
+    text = mistake(capsys, "train", recipe, "--warm-start.steps", "5")
+    assert "set --warm-start.steps 0" in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_stage_that_died_is_named_and_not_those_that_waited_for_it(capsys):
+    died = StageFailed("sampler", RuntimeError("out of memory"))
+    died.__cause__ = RuntimeError("out of memory")
+    waited = StageFailed("learner", trio.ClosedResourceError())
+    waited.__cause__ = ExceptionGroup("", [trio.ClosedResourceError()])
+    for errors in ([waited, died], [died, waited]):
+        assert _explain(BaseExceptionGroup("", [ExceptionGroup("", errors)])) == 1
+        text = capsys.readouterr().err
+        assert "headrace: stage 'sampler' failed: RuntimeError: out of memory" in text
+        assert "'learner'" not in text
+
+
+def test_what_nobody_expected_is_not_explained_away():
+    with pytest.raises(BaseExceptionGroup):
+        _explain(BaseExceptionGroup("", [SystemExit(3)]))
 
 
 def test_a_directory_that_holds_a_run_is_left_as_it_is(capsys, tmp_path):
