@@ -13,6 +13,7 @@ from headrace.pipeline.types import (
     FinishReason,
     StopReason,
     Trajectory,
+    Turn,
 )
 
 ids = st.lists(st.integers(0, 99), min_size=1, max_size=6)
@@ -55,13 +56,17 @@ def test_law_1_and_2_prefix_and_mask(prompt, turns):
     assert (trajectory.oldest_version, trajectory.newest_version) == (0, len(turns) - 1)
 
 
+def floats(*values):
+    return np.array(values, np.float32)
+
+
 def arrays(**changes):
     fields = {
         "tokens": np.array([1, 2, 3], np.int32),
         "loss_mask": np.array([False, True, True]),
         "rollout_logprobs": np.zeros(3, np.float32),
         "policy_versions": np.array([NO_VERSION, 0, 1], np.int32),
-        "turns": (),
+        "turns": (Turn(1, 3),),
         "rewards": {},
         "reward": 0.0,
         "stop_reason": StopReason.TERMINATED,
@@ -76,9 +81,24 @@ def arrays(**changes):
         ({"policy_versions": np.array([0, 0, 1], np.int32)}, "not sampled has a policy version"),
         ({"policy_versions": np.array([-1, 1, 0], np.int32)}, "non-decreasing"),
         ({"policy_versions": np.array([-1, -1, 0], np.int32)}, ">= 0"),
+        ({"rollout_logprobs": floats(-1, -1, -1)}, "not sampled has a logprob"),
+        ({"rollout_logprobs": floats(np.nan, -1, -1)}, "not sampled has a logprob"),
+        ({"rollout_logprobs": floats(0, np.nan, -1)}, "logprobs must be finite and <= 0"),
+        ({"rollout_logprobs": floats(0, -1, -np.inf)}, "logprobs must be finite and <= 0"),
+        ({"rollout_logprobs": floats(0, -1, 0.5)}, "logprobs must be finite and <= 0"),
+        ({"turns": (Turn(0, 3),)}, "turns must span"),
+        ({"turns": (Turn(1, 2),)}, "turns must span"),
+        ({"turns": (Turn(1, 4),)}, "turns must span"),
+        ({"turns": (Turn(1, 2), Turn(2, 3))}, "turns must be in order"),
+        ({"turns": (Turn(1, 3), Turn(1, 3))}, "turns must be in order"),
+        ({"turns": (Turn(1, 1), Turn(2, 3))}, "turns must be in order"),
+        ({"turns": (Turn(-2, 3),)}, "turns must be in order"),
+        ({"reward": np.nan}, "reward of a trajectory must be finite, got nan"),
     ],
 )
 def test_a_trajectory_whose_arrays_disagree_is_refused(changes, message):
     Trajectory(**arrays())
+    Trajectory(**arrays(turns=()))
+    Trajectory(**arrays(rollout_logprobs=floats(0, 1e-7, -1)))
     with pytest.raises(ValueError, match=message):
         Trajectory(**arrays(**changes))
