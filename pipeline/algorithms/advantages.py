@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Literal
 
 Array = Any  # a NumPy or a JAX array
-Advantage = Literal["group_relative", "leave_one_out"]
-AdvantageEstimator = Callable[[Array, Array], Array]
+AdvantageName = Literal["group_relative", "leave_one_out"]
+AdvantageEstimator = Callable[[Array, Array], Array]  # (rewards f32[G], present bool[G]) -> f32[G]
 
 
 def group_relative(
@@ -87,9 +87,9 @@ def batch_scale(advantages: Array, *, epsilon: float = 1e-4) -> Array:
     return (advantages * advantages).mean() ** 0.5 + epsilon
 
 
-def estimator(name: Advantage, *, normalize_std: bool = True) -> AdvantageEstimator:
+def estimator(name: AdvantageName, *, normalize_std: bool = True) -> AdvantageEstimator:
     """Give the function that a configuration names."""
-    table: dict[Advantage, AdvantageEstimator] = {
+    table: dict[AdvantageName, AdvantageEstimator] = {
         "group_relative": partial(group_relative, normalize_std=normalize_std),
         "leave_one_out": leave_one_out,
     }

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import check
-from .advantages import Advantage
+from .advantages import AdvantageName
 from .divergences import k3
 from .importance import importance_ratio, mismatch, truncated_weights
 from .reductions import keep
@@ -23,7 +23,7 @@ from .reductions import keep
 class AlgorithmConfig:
     """GRPO with the changes that proved themselves: clip-higher, token mean, truncated IS."""
 
-    advantage: Advantage = "group_relative"
+    advantage: AdvantageName = "group_relative"
     """How rewards of a group become advantages."""
     normalize: Literal["group", "batch", "none"] = "group"
     """Divide advantages by their group's standard deviation, by the whole batch's, or not.

@@ -5,27 +5,23 @@ packing changes them; every token of every group is in the batch exactly once.
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ..algorithms.advantages import batch_scale
-from ..types import Bools, Float32s, TrainBatch, Trajectory, TrajectoryGroup
+from ..algorithms.advantages import AdvantageEstimator, batch_scale
+from ..types import Float32s, TrainBatch, Trajectory, TrajectoryGroup
 from .packing import PackItem, microbatches_needed, pack
 from .policy_version import lag
 
 __all__ = [
-    "Advantage",
     "BatchStatistics",
     "PackItem",
     "form_batch",
     "microbatches_needed",
     "pack",
 ]
-
-Advantage = Callable[[Float32s, Bools], Any]  # (rewards f32[G], present bool[G]) -> f32[G]
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class BatchStatistics:
 
 def form_batch(
     groups: Sequence[TrajectoryGroup],
-    advantage: Advantage,
+    advantage: AdvantageEstimator,
     *,
     batch: int,
     group_size: int,
@@ -96,7 +92,9 @@ def form_batch(
     return packed, _describe(groups, packed, batch=batch, useful=useful)
 
 
-def group_advantages(group: TrajectoryGroup, advantage: Advantage, *, group_size: int) -> Float32s:
+def group_advantages(
+    group: TrajectoryGroup, advantage: AdvantageEstimator, *, group_size: int
+) -> Float32s:
     """Return the advantages of the group's trajectories, f32[members], members <= G."""
     members = len(group.trajectories)
     if not 1 <= members <= group_size:
