@@ -35,17 +35,18 @@ class Renderer(Protocol):
 
         Raises:
           ConfigError: where the text can't be expressed in the vocabulary.
+          ValueError: for an unknown role.
         """
         ...
 
     def delta(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids to append after a closed turn, ending with the generation prompt.
 
-        They don't depend on anything said before. Text from an environment never raises:
+        They don't depend on anything said before. No text of an environment raises:
         what the vocabulary can't express is replaced.
 
         Raises:
-          ValueError: for an assistant message; its ids are the sampled ones.
+          ValueError: for an unknown role, or an assistant message: its ids are the sampled ones.
         """
         ...
 
@@ -129,7 +130,7 @@ class CharacterRenderer:
         """Return the ids of a whole conversation; ConfigError for an unknown character."""
         ids = []
         for message in messages:
-            ids.append(self._roles[message.role])
+            ids.append(self._role(message))
             if message.role == "assistant":
                 ids.extend(self.turn(message))
             else:
@@ -143,7 +144,7 @@ class CharacterRenderer:
         for message in messages:
             if message.role == "assistant":
                 raise ValueError("delta takes no assistant message: use the ids it was sampled as")
-            ids.append(self._roles[message.role])
+            ids.append(self._role(message))
             ids.extend(self._tokenizer.encode_lossy(message.content, words=_has_words(message)))
         ids.append(self._roles["assistant"])
         return ids
@@ -177,6 +178,12 @@ class CharacterRenderer:
     def text(self, ids: Sequence[int]) -> str:
         """Return the ids as text, special tokens by name."""
         return self._tokenizer.decode(ids)
+
+    def _role(self, message: Message) -> int:
+        if message.role not in self._roles:
+            known = ", ".join(self._roles)
+            raise ValueError(f"the role of a message must be one of {known}, got {message.role!r}")
+        return self._roles[message.role]
 
 
 def _has_words(message: Message) -> bool:

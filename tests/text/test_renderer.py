@@ -110,6 +110,9 @@ def test_an_unknown_character_stops_a_prompt_and_not_a_tool() -> None:
 def test_roles_are_checked() -> None:
     with pytest.raises(ValueError, match="no assistant message"):
         RENDERER.delta([Message("assistant", "a")])
+    for render in (RENDERER.delta, RENDERER.prompt):
+        with pytest.raises(ValueError, match=r"one of system, user, assistant, tool, got 'User'"):
+            render([Message("User", "a")])
     with pytest.raises(ValueError, match="got role 'user'"):
         RENDERER.turn(Message("user", "a"))
 
