@@ -3,7 +3,6 @@
 Evaluation never fails a run: episodes that fail or miss the deadline are counted.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from ..envs.base import Task
-from .errors import ConfigError
+from .errors import check
 from .rollout.episode import Rollout, run_episode
 from .rollout.group import identify
 from .types import EpisodeFailure, FailureKind, Outcome, Trajectory
@@ -33,15 +32,9 @@ class EvaluateConfig:
     """Deadline of one evaluation; episodes that miss it count as failures."""
 
     def __post_init__(self) -> None:
-        if self.tasks < 0:
-            raise ConfigError(
-                f"evaluate.tasks must be >= 0, got {self.tasks}; set --evaluate.tasks"
-            )
-        if not (self.deadline_seconds > 0 and math.isfinite(self.deadline_seconds)):
-            raise ConfigError(
-                "evaluate.deadline_seconds must be > 0 and finite, got "
-                f"{self.deadline_seconds}; set --evaluate.deadline-seconds"
-            )
+        check(self.tasks >= 0, "evaluate.tasks", self.tasks, ">= 0")
+        deadline = self.deadline_seconds
+        check(deadline > 0, "evaluate.deadline_seconds", deadline, "> 0 and finite")
 
 
 @dataclass(frozen=True)
