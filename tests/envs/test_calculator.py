@@ -118,7 +118,7 @@ def test_demonstrations_are_what_the_environment_says(seed: int) -> None:
     assert first == Message("user", task.id)
     results = play(task, *(message for message in rest if message.role == "assistant"))
     assert [m for result in results for m in result.messages] == rest[1:2]
-    assert len(rest[-1].content) == len(answer)
+    assert 200 <= int(rest[-1].content) <= 1998  # a guess is the sum of some two operands
     if len(rest) == 3:
         assert results[-1].reward == SPEC.best_reward
 
