@@ -86,6 +86,7 @@ class DeviceThread:
         self.post(command)
         await self._wait(done)
         if not results:
+            await trio.lowlevel.checkpoint_if_cancelled()  # the thread ends when the run does
             error = self._result.error if isinstance(self._result, outcome.Error) else None
             raise trio.ClosedResourceError(f"the {self._thread.name} thread has ended") from error
         return results[0].unwrap()

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from .offline.sft import warm_start
 from .weight_sync import Convert, compile_convert, publish
 
 REFRESH_SECONDS = 0.25
+REPEATED_SIGNAL_SECONDS = 0.5
 
 
 class Job:
@@ -67,7 +68,9 @@ class Job:
           StageFailed: in an exception group, if a stage of the pipeline fails.
         """
         directory = self._directory
-        directory.write_config(asdict(self._recipe))
+        # Without the directory, so that the file can be run again.
+        run = replace(self._recipe.run, dir=None)
+        directory.write_config(asdict(replace(self._recipe, run=run)))
         with (
             CompilationCounter() as compilations,
             closing(directory.open_metrics()) as metrics,
@@ -133,6 +136,7 @@ class Job:
                 nursery.start_soon(trio.to_thread.run_sync, parts.sampler.compile)
                 if recipe.warm_start.steps > 0:
                     nursery.start_soon(imitator.compile)
+            await trio.lowlevel.checkpoint_if_cancelled()  # a compiler can't be interrupted
             convert: Convert = await device.run(partial(compile_convert, unstack, params))
         if recipe.warm_start.steps > 0:
             with stage("warm_start"):
@@ -200,15 +204,19 @@ class Job:
             await controller.run()
 
     async def _stop_on_signal(self, run_scope: trio.CancelScope) -> None:
-        """End the run in order at the first SIGINT or SIGTERM; a second one kills."""
+        """End the run in order at the first SIGINT or SIGTERM; one that comes later kills."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             self.interrupted_by = signal.Signals(await anext(signals))
+            self._view.note(
+                f"{self.interrupted_by.name}: stopping after the work of this moment, closing all "
+                "environments (again: at once)"
+            )
+            run_scope.cancel()
+            with trio.CancelScope(shield=True):  # a shell may send the same signal twice
+                await trio.sleep(REPEATED_SIGNAL_SECONDS)
+        self._view.close()  # gives the terminal back before a kill
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        self._view.note(
-            f"{self.interrupted_by.name}: stopping, closing all environments (again: at once)"
-        )
-        run_scope.cancel()
 
     async def _refresh_view(self) -> None:
         while True:

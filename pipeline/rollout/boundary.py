@@ -1,5 +1,6 @@
 """Where exceptions become faults of a stated kind, so that a fault always has an owner."""
 
+import math
 from types import TracebackType
 
 import trio
@@ -32,6 +33,20 @@ class Boundary:
         self._deadline_seconds = deadline_seconds
         self._scope = trio.move_on_after(deadline_seconds)
 
+    def pause(self) -> None:
+        """Let no deadline run until `resume`."""
+        self._scope.deadline = math.inf
+
+    def resume(self, what: str, deadline_seconds: float, *, shield: bool) -> None:
+        """Start something else in the same scope, with a deadline of its own.
+
+        Args:
+          shield: keep cancellation from outside away from here on.
+        """
+        self._what, self._deadline_seconds = what, deadline_seconds
+        self._scope.deadline = trio.current_time() + deadline_seconds
+        self._scope.shield = shield
+
     def __enter__(self) -> None:
         self._scope.__enter__()
 
@@ -49,5 +64,11 @@ class Boundary:
             text = f"{self._what} took more than {self._deadline_seconds} s"
             raise Fault(self._timeout_kind, text) from error
         if isinstance(error, Exception):
-            text = f"{self._what}: {type(error).__name__}: {error}"
-            raise Fault(self._error_kind, text) from error
+            raise Fault(self._error_kind, f"{self._what}: {_describe(error)}") from error
+
+
+def _describe(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as worse:  # of a foreign __str__; nothing of it is worth a run
+        return f"{type(error).__name__}, which fails to describe itself: {type(worse).__name__}"

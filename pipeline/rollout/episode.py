@@ -9,13 +9,15 @@ it said can't be trusted.
 
 import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from numbers import Real
+from typing import Any
 
 import trio
 
 from ...envs.base import Env, StepResult, Task
+from ...envs.messages import Message
 from ..text.renderer import Renderer
 from ..types import (
     Completion,
@@ -31,6 +33,8 @@ from ..types import (
 from .boundary import Boundary, Fault
 from .config import RolloutConfig
 from .trajectory import TrajectoryBuilder
+
+LARGEST_NUMBER = 1e6  # of a reward or measurement, so that float32 keeps differences of 1
 
 
 @dataclass(frozen=True)
@@ -167,35 +171,60 @@ class _Episode:
 
 
 def _checked(result: StepResult) -> StepResult:
-    """Refuse an answer that would do harm later: a NaN reward spoils a whole batch."""
+    """Refuse an answer that would do harm later; return it with plain numbers.
+
+    One NaN or huge reward would spoil the advantages of a whole batch.
+    """
     if not isinstance(result, StepResult):
         raise TypeError(f"step must return a StepResult, got {result!r:.100}")
-    for name, value in {"reward": result.reward, **result.info}.items():
-        if not (isinstance(value, Real) and math.isfinite(value)):
-            raise ValueError(f"{name} must be a finite number, got {value!r:.100}")
-    return result
+    for message in result.messages:
+        if not (isinstance(message, Message) and isinstance(message.content, str)):
+            raise TypeError(f"messages must be Messages with text, got {message!r:.100}")
+    return replace(
+        result,
+        messages=tuple(result.messages),
+        reward=_number("reward", result.reward),
+        info={str(name): _number(str(name), value) for name, value in result.info.items()},
+    )
+
+
+def _number(name: str, value: Any) -> float:
+    number = float(value) if isinstance(value, Real) else math.nan
+    if not abs(number) <= LARGEST_NUMBER:  # not "greater", which NaN is not either
+        raise ValueError(
+            f"{name} must be a number from -{LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}, "
+            f"got {value!r:.100}"
+        )
+    return number
 
 
 @asynccontextmanager
 async def _opened(rollout: Rollout) -> AsyncIterator[Env]:
-    """Open an environment; close it even when cancelled, within the deadline."""
-    with _env_boundary(rollout.config, "open"):
-        env = await rollout.make_env().__aenter__()
+    """Open an environment; close it even when cancelled, within the deadline.
+
+    One cancel scope spans its whole life, so that it may hold a nursery from opening to closing.
+    """
+    config = rollout.config
+    life = _env_boundary(config, "open")
+    first: BaseException | None = None  # what came first is what counts
     try:
-        yield env
-    except BaseException:
-        with suppress(Fault):  # what came first is what counts
-            await _close(env, rollout.config)
-        raise
-    await _close(env, rollout.config)
-
-
-async def _close(env: Env, config: RolloutConfig) -> None:
-    with trio.CancelScope(shield=True), _env_boundary(config, "close"):
-        await env.__aexit__(None, None, None)
+        with life:
+            manager = rollout.make_env()
+            env = await manager.__aenter__()
+            life.pause()
+            try:
+                yield env
+            except BaseException as error:
+                first = error
+            life.resume("environment close", config.close_deadline_seconds, shield=True)
+            await manager.__aexit__(None, None, None)
+    except Fault:
+        if first is None:
+            raise
+    if first is not None:
+        raise first
 
 
 def _env_boundary(config: RolloutConfig, what: str) -> Boundary:
     kinds = FailureKind.ENV_ERROR, FailureKind.ENV_TIMEOUT
-    deadline = config.close_deadline_seconds if what == "close" else config.env_deadline_seconds
-    return Boundary(f"environment {what}", kinds, deadline)
+    return Boundary(f"environment {what}", kinds, config.env_deadline_seconds)

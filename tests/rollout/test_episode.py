@@ -209,6 +209,11 @@ def test_conformance_3_an_error_outside_exception_is_nobodys_outcome(error, wher
         StepResult(reward="1"),
         StepResult(info={"success": "yes"}),
         StepResult(terminated=True, info={"success": float("inf")}),
+        StepResult(terminated=True, reward=float("nan"), info={"reward": 1.0}),
+        StepResult(terminated=True, reward=1e30),
+        StepResult(messages=None, terminated=True),
+        StepResult(messages=("hello",), terminated=True),
+        StepResult(messages=(Message("tool", 3),), terminated=True),
     ],
 )
 def test_a_malformed_answer_is_a_failure_of_the_environment(answer):
@@ -224,6 +229,69 @@ def test_a_malformed_answer_is_a_failure_of_the_environment(answer):
     assert isinstance(outcome, EpisodeFailure)
     assert outcome.kind is FailureKind.ENV_ERROR
     assert books.balanced
+
+
+def test_an_error_that_cannot_be_printed_is_a_failure_too():
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    async def hook(call, task, step):
+        raise Mute
+
+    assert "Mute" in run(Script(turn("1")), env={"hook": hook}).error
+
+
+@pytest.mark.parametrize("ends", ["well", "error", "timeout", "cancelled", "hung close"])
+def test_an_environment_may_hold_a_nursery_from_opening_to_closing(ends):
+    class Connected(FakeEnv):
+        async def __aenter__(self):
+            self.manager = trio.open_nursery()
+            self.nursery = await self.manager.__aenter__()
+            self.nursery.start_soon(trio.sleep_forever)
+            return await super().__aenter__()
+
+        async def __aexit__(self, *_):
+            self.nursery.cancel_scope.cancel()
+            await self.manager.__aexit__(None, None, None)
+            await super().__aexit__(*_)
+
+    async def hook(call, task, step):
+        if call == "close" and ends == "hung close":
+            await trio.sleep_forever()
+        if call == "step" and ends == "error":
+            raise OSError("lost")
+        if call == "step" and ends in ("timeout", "cancelled"):
+            await trio.sleep_forever()
+
+    books = Books()
+    rollout = Rollout(
+        lambda: Connected(books, (), hook), RENDERER, Script(turn("1")), RolloutConfig()
+    )
+
+    async def main():
+        with trio.move_on_after(5.0 if ends == "cancelled" else 1000.0):
+            return await run_episode(rollout, TASK, IDENTITY)
+
+    outcome = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert books.balanced
+    kinds = {"error": "env_error", "timeout": "env_timeout", "hung close": "env_timeout"}
+    if ends in kinds:
+        assert outcome.kind == kinds[ends]
+    else:
+        assert (outcome is None) == (ends == "cancelled")
+
+
+def test_what_was_made_is_closed_whatever_opening_returned():
+    class Forgetful(FakeEnv):
+        async def __aenter__(self):
+            await super().__aenter__()
+
+    books = Books()
+    rollout = Rollout(lambda: Forgetful(books), RENDERER, Script(turn("1")), RolloutConfig())
+    outcome = trio.run(run_episode, rollout, TASK, IDENTITY)
+    assert outcome.kind is FailureKind.ENV_ERROR
+    assert books.opened == books.closed == 1
 
 
 def test_a_deadline_that_meets_an_error_in_the_environments_own_nursery_is_a_timeout():
