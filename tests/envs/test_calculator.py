@@ -114,7 +114,6 @@ def test_too_many_tasks_is_an_error() -> None:
 def test_demonstrations_are_what_the_environment_says(seed: int) -> None:
     (task,) = tasks("train", 1, seed)
     first, *rest = demonstrate(task, random.Random(seed))
-    answer = str(task.data["left"] + task.data["right"])
     assert first == Message("user", task.id)
     results = play(task, *(message for message in rest if message.role == "assistant"))
     assert [m for result in results for m in result.messages] == rest[1:2]
