@@ -59,7 +59,7 @@ class Run:
         self.stages = Stages(
             tasks=Numbered(),
             rollout=Rollout(
-                lambda: FakeEnv(self.books, replies, hook, lambda *of: self.reward(*of)),
+                lambda: FakeEnv(self.books, replies, hook, self.reward),
                 RENDERER,
                 self.policy.sample,
                 rollout,
