@@ -1,18 +1,19 @@
 """What a person sees while a run goes on: a live panel, or plain lines.
 
 A view only shows. Missing numbers are shown as a dash and unknown ones are ignored, so a
-record can never end a run.
+record can never end a run; nor can a stream that breaks.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, Protocol, TextIO
+from typing import Literal, Protocol, TextIO, cast
 
 from rich.console import Console
 
 from .graphs import NOTHING, number
 from .live import LiveView
+from .output import ForgivingStream
 from .sinks import Record
 
 ViewKind = Literal["auto", "live", "plain"]
@@ -99,31 +100,32 @@ class PlainView:
 
 @contextmanager
 def open_view(
-    recipe: str, total_steps: int, *, stream: TextIO, kind: ViewKind = "auto"
+    recipe: str, total_steps: int, *, stream: TextIO | None, kind: ViewKind = "auto"
 ) -> Iterator[View]:
     """Open a view of a run; the terminal is restored on every way out of the block.
 
     Args:
       recipe: its name, for the title.
       total_steps: how many updates there will be.
-      stream: where to show it.
+      stream: where to show it; nothing is shown on None, or once it breaks.
       kind: `auto` is the live panel on a terminal that can show it, plain lines elsewhere.
+        Where the encoding isn't a UTF, `live` gives plain lines too.
     """
     view: View
-    if kind == "live" or (kind == "auto" and _can_show_panel(stream)):
-        view = LiveView(recipe, total_steps, stream=stream)
+    output = cast(TextIO, ForgivingStream(stream))
+    is_live = kind == "live" or (kind == "auto" and _is_full_terminal(output))
+    if is_live and output.encoding.lower().startswith("utf"):
+        view = LiveView(recipe, total_steps, stream=output)
     else:
-        view = PlainView(total_steps, stream=stream)
+        view = PlainView(total_steps, stream=output)
     try:
         yield view
     finally:
         view.close()
 
 
-def _can_show_panel(stream: TextIO) -> bool:
-    if not stream.isatty() or not (stream.encoding or "").lower().startswith("utf"):
-        return False
-    return not Console(file=stream).is_dumb_terminal
+def _is_full_terminal(stream: TextIO) -> bool:
+    return stream.isatty() and not Console(file=stream).is_dumb_terminal
 
 
 def _ascii_number(value: float | int | str | None) -> str:

@@ -157,6 +157,51 @@ def test_live_view_draws_afresh_when_the_terminal_is_resized(monkeypatch: pytest
     assert after.count("a note that stays") == before.count("a note that stays") == 1
 
 
+class Breaking(Terminal):
+    """Takes some writes, then fails each."""
+
+    def __init__(self, error: Exception, good_writes: int):
+        super().__init__()
+        self.error, self.good_writes, self.tries = error, good_writes, 0
+
+    def write(self, text: str, /) -> int:
+        self.tries += 1
+        if self.tries > self.good_writes:
+            raise self.error
+        return super().write(text)
+
+
+@pytest.mark.parametrize("kind", ["plain", "live"])
+@pytest.mark.parametrize("good_writes", [0, 2])
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError(), OSError(5, "I/O error"), ValueError("closed")]
+)
+def test_a_stream_that_breaks_does_not_end_the_run(kind, good_writes: int, error: Exception):
+    stream = Breaking(error, good_writes)
+    with open_view("calculator", 3, stream=stream, kind=kind) as view:
+        follow(view)
+    assert stream.tries == good_writes + 1
+
+
+@pytest.mark.parametrize("kind", ["auto", "plain", "live"])
+def test_nothing_is_shown_without_a_stream_or_on_a_closed_one(kind):
+    closed = Terminal()
+    closed.close()
+    for stream in (None, closed):
+        with open_view("calculator", 3, stream=stream, kind=kind) as view:
+            follow(view)
+
+
+@pytest.mark.parametrize("kind", ["plain", "live"])
+def test_characters_that_the_encoding_lacks_are_replaced(kind):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with open_view("calculator", 3, stream=stream, kind=kind) as view:
+        assert isinstance(view, PlainView)
+        view.note("Grüße \ud800")
+    stream.seek(0)
+    assert stream.read() == "Gr??e ?\n"
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 def test_terminal_is_restored_on_every_exit(error: type[BaseException]):
     terminal = Terminal()
