@@ -5,7 +5,9 @@ JSON has no NaN and no infinity: both are written as null, so that every reader 
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,10 +40,22 @@ class JsonlSink:
         self._file = path.open("ab", buffering=0)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append one line; values may be nested, and NumPy scalars and arrays."""
-        line = memoryview((to_json(record) + "\n").encode())
-        while line:  # a raw write may be short, for example on a disk that is almost full
-            line = line[self._file.write(line) :]
+        """Append one line; values may be nested, and NumPy scalars and arrays.
+
+        Raises:
+          OSError: if the line can't be written, for example on a full disk; the file then
+            ends with the line before.
+        """
+        # UTF-8 has no lone surrogates; a backslash and their number is how JSON escapes them.
+        line = memoryview((to_json(record) + "\n").encode("utf-8", "backslashreplace"))
+        end = os.fstat(self._file.fileno()).st_size
+        try:
+            while line:  # a raw write may be short, for example on a disk that is almost full
+                line = line[self._file.write(line) :]
+        except OSError:
+            with suppress(OSError):  # the first error is the one to tell
+                os.ftruncate(self._file.fileno(), end)
+            raise
 
     def close(self) -> None:
         """Close the file."""

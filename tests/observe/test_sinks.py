@@ -1,5 +1,6 @@
 import json
 import math
+import resource
 import signal
 import subprocess
 import sys
@@ -52,6 +53,30 @@ def test_sink_appends(tmp_path: Path):
         sink.close()
     lines = path.read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
+
+
+def test_text_that_utf_8_lacks_is_escaped(tmp_path: Path):
+    path = tmp_path / "trajectories.jsonl"
+    sink = JsonlSink(path)
+    sink.write({"text": "\udcffü\ud800"})
+    sink.close()
+    assert json.loads(path.read_bytes()) == {"text": "\udcffü\ud800"}
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path):
+    path = tmp_path / "trajectories.jsonl"
+    sink = JsonlSink(path)
+    sink.write({"number": 0})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(OSError, match="large"):
+            sink.write({"text": "x" * 200})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    sink.write({"number": 1})
+    sink.close()
+    assert [json.loads(line)["number"] for line in path.read_text().splitlines()] == [0, 1]
 
 
 def test_a_killed_process_leaves_whole_lines(tmp_path: Path):
