@@ -3,6 +3,7 @@
 Each stage's config lives beside the stage; `recipes` reads them from TOML files.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,7 +26,7 @@ class RunConfig:
     """What is asked of a run as a whole.
 
     Raises:
-      ConfigError: for impossible numbers.
+      ConfigError: for impossible numbers, and names that can't be a folder's.
     """
 
     name: str = "custom"
@@ -46,6 +47,10 @@ class RunConfig:
             value = getattr(self, name)
             allowed = lowest <= value < 2**63
             check(allowed, f"run.{name}", value, f"in {lowest}..2**63 - 1")
+        is_plain = re.fullmatch(r"[A-Za-z0-9_.-]+", self.name) is not None
+        hint = "set --run.name, or name under [run] in the recipe file"
+        check(is_plain, "run.name", self.name, "letters, digits, '_', '.' and '-'", hint=hint)
+        check(self.dir != "", "run.dir", self.dir, "the path of a folder")
 
 
 @dataclass(frozen=True, kw_only=True)

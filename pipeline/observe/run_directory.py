@@ -18,6 +18,8 @@ from ..errors import ConfigError
 from .sinks import JsonlSink, to_json
 
 _FILES_OF_A_RUN = ("config.toml", "summary.json", "metrics.jsonl", "trajectories.jsonl")
+# ValueError: a NUL character; RuntimeError: the home folder of an unknown user.
+_PATH_ERRORS = (OSError, ValueError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,15 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path) -> "RunDirectory":
-        """Make the folder, or take an existing one that holds no run.
+        """Make the folder, or take an existing one that holds no run; `~` is the home folder.
 
         Raises:
           ConfigError: if it holds a run already, or can't be made or written to.
         """
         try:
+            path = path.expanduser()
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+        except _PATH_ERRORS as error:
             raise _unusable(path, error) from error
         for name in _FILES_OF_A_RUN:
             if os.path.lexists(path / name):
@@ -61,7 +64,7 @@ class RunDirectory:
         name = f"{recipe}-{now or datetime.now():%Y%m%d-%H%M%S}"
         try:
             parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+        except _PATH_ERRORS as error:
             raise _unusable(parent, error) from error
         for number in itertools.count(1):
             path = parent / (name if number == 1 else f"{name}-{number}")
@@ -69,7 +72,7 @@ class RunDirectory:
                 path.mkdir()
             except FileExistsError:
                 continue
-            except OSError as error:
+            except _PATH_ERRORS as error:
                 raise _unusable(path, error) from error
             return cls.create(path)
         raise AssertionError("unreachable: the numbers never end")
@@ -110,7 +113,7 @@ def _without_none(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _unusable(path: Path, error: OSError) -> ConfigError:
+def _unusable(path: Path, error: Exception) -> ConfigError:
     return ConfigError(
         f"run directory must be a folder that can be written to, got {path} ({error}); "
         f"set --run.dir to another one"

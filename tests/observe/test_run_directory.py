@@ -49,6 +49,23 @@ def test_file_in_the_way_is_a_config_error(tmp_path: Path, tail: str):
     assert (tmp_path / "file").read_text() == "old"
 
 
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert RunDirectory.create(Path("~/mine")).path == tmp_path / "mine"
+    assert (tmp_path / "mine").is_dir()
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "~no_such_user/a"])
+def test_path_that_no_folder_can_have_is_a_config_error(name: str):
+    with pytest.raises(ConfigError, match=r"must be a folder .* set --run\.dir"):
+        RunDirectory.create(Path(name))
+
+
+def test_default_name_with_a_nul_is_a_config_error(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"must be a folder .* set --run\.dir"):
+        RunDirectory.create_default("a\0b", parent=tmp_path)
+
+
 def test_runs_of_the_same_second_get_different_folders(tmp_path: Path):
     paths = [
         RunDirectory.create_default("calculator", parent=tmp_path, now=NOON).path.name
