@@ -49,7 +49,7 @@ def load_env(name: str) -> EnvSpec:
     if name in BUILTIN:
         return BUILTIN[name]
     module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
+    if not (module_name and colon and attribute) or module_name.startswith("."):
         raise ValueError(_unknown_name(name))
     found = _attributes(name, module_name).get(attribute)
     if not isinstance(found, EnvSpec):
@@ -64,10 +64,10 @@ def load_env(name: str) -> EnvSpec:
 def _attributes(name: str, module_name: str) -> dict[str, object]:
     try:
         return vars(importlib.import_module(module_name))
-    except ImportError as error:
+    except (Exception, SystemExit) as error:  # a module may raise anything while it is run
         raise ValueError(
-            f"env.name {name!r} can't be imported: {error}; "
-            "install the package, or run from the folder that holds it"
+            f"env.name {name!r}: the module {module_name!r} can't be imported: "
+            f"{type(error).__name__}: {error}; mend or install it, or run from its folder"
         ) from error
 
 

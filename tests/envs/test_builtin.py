@@ -32,13 +32,23 @@ def test_a_wrong_name_says_what_to_use(user_module: str) -> None:
         "calculater": "did you mean 'calculator'",
         "zzz": "use calculator, guess_number, or package.module:attribute",
         ":spec": "unknown env.name",
-        "no_such_package.module:spec": "can't be imported: No module named",
+        ".relative:spec": "unknown env.name '.relative:spec'",
+        "no_such_package.module:spec": "can't be imported: ModuleNotFoundError: No module named",
         f"{user_module}:spek": "the attribute 'spek' is missing",
         f"{user_module}:wrong": "'wrong' is of type int",
     }
     for name, message in messages.items():
         with pytest.raises(ValueError, match=message):
             load_env(name)
+
+
+@pytest.mark.parametrize("error", ["SystemExit(3)", "SyntaxError('odd')", "KeyError('odd')"])
+def test_a_module_that_fails_is_named_with_its_error(error: str, user_module: str) -> None:
+    Path(sys.path[0], f"{user_module}.py").write_text(f"raise {error}\n")
+    kind = error.partition("(")[0]
+    with pytest.raises(ValueError, match=f"'{user_module}' can't be imported: {kind}") as caught:
+        load_env(f"{user_module}:spec")
+    assert type(caught.value.__cause__).__name__ == kind
 
 
 def test_latency_is_put_around_the_environment() -> None:
