@@ -26,7 +26,7 @@ from .learner.service import Learner, UpdateRule
 from .models.decoder import forward
 from .models.parameters import Params, init
 from .offline.sft import demonstrations, render, sft_learner
-from .prompts import TaskStream, load_tasks
+from .prompts import TaskStream, check_tasks, load_tasks
 from .rollout.episode import Rollout
 from .sampler.service import NativeSampler
 from .text.renderer import CharacterRenderer, Renderer
@@ -185,7 +185,7 @@ def _train_tasks(recipe: Recipe, spec: EnvSpec) -> Sequence[Task]:
 
 def _own_tasks(recipe: Recipe, spec: EnvSpec, split: Split, count: int) -> Sequence[Task]:
     try:
-        return spec.tasks(split, count, recipe.run.seed)
+        return check_tasks(spec.tasks(split, count, recipe.run.seed))
     except ValueError as error:
         flag = "--prompts.num-tasks" if split == "train" else "--evaluate.tasks"
         raise ConfigError(f"{error}; set {flag}") from error

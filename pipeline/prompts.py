@@ -57,8 +57,9 @@ class TaskStream:
           shuffle: whether the order differs from that of `tasks`, and by epoch.
 
         Raises:
-          ConfigError: for no tasks or a repeated id.
+          ConfigError: for no tasks, a repeated id, or what is no sequence of tasks.
         """
+        check_tasks(tasks)
         ids = [task.id for task in tasks]
         _check_ids(ids)
         self._size = len(ids)
@@ -109,6 +110,23 @@ def load_tasks(config: PromptsConfig, make: Callable[[int], Sequence[Task]]) -> 
     return make(config.num_tasks) if config.path is None else read_tasks(config.path)
 
 
+def check_tasks(tasks: Sequence[Task]) -> Sequence[Task]:
+    """Return the tasks if they are what a user's function must return.
+
+    Raises:
+      ConfigError: for anything but a sequence of `Task`.
+    """
+    strange: list[object] = [tasks]
+    if isinstance(tasks, Sequence):
+        strange = [task for task in tasks if not isinstance(task, Task)]
+    if strange:
+        raise ConfigError(
+            f"an environment's tasks must be a sequence of Task, found {strange[0]!r:.80}; "
+            "return a list of Task from its tasks function"
+        )
+    return tasks
+
+
 def read_tasks(path: str | Path) -> tuple[Task, ...]:
     """Read tasks from a JSONL file: one object with an `id` a line; blank lines are skipped.
 
@@ -120,10 +138,9 @@ def read_tasks(path: str | Path) -> tuple[Task, ...]:
     """
     try:
         lines = Path(path).read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot read the tasks: {error.strerror}; set --prompts.path"
-        ) from error
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL character
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: cannot read the tasks: {why}; set --prompts.path") from error
     numbered = [(f"{path}:{number}", line) for number, line in enumerate(lines, start=1)]
     tasks = [(where, _parse(where, line)) for where, line in numbered if line.strip()]
     if not tasks:

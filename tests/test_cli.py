@@ -97,6 +97,22 @@ def test_tasks_that_the_environment_cannot_use_are_named(capsys, tmp_path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["tasks.jsonl"]
 
 
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_tasks_that_are_no_sequence_are_refused(split, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path(f"odd_{split}.py").write_text(
+        "from dataclasses import replace\n"
+        "from headrace.envs import load_env\n"
+        "plain = load_env('calculator')\n"
+        "def tasks(split, count, seed):\n"
+        f"    return None if split == '{split}' else plain.tasks(split, count, seed)\n"
+        "SPEC = replace(plain, tasks=tasks)\n"
+    )
+    text = mistake(capsys, "train", "calculator", "--env.name", f"odd_{split}:SPEC")
+    assert "must be a sequence of Task, found None" in text
+
+
 def test_a_warm_start_without_a_script_is_refused(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT)

@@ -97,6 +97,20 @@ def test_no_tasks_and_repeated_ids_are_refused() -> None:
         TaskStream([Task("a"), Task("b"), Task("a")], seed=0)
 
 
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        (None, "found None; return a list of Task"),
+        ((Task(str(n)) for n in range(3)), "found <generator"),
+        ([Task("a"), {"id": "b"}], r"found \{'id': 'b'\};"),
+        ("ab", "found 'a';"),
+    ],
+)
+def test_what_is_no_sequence_of_tasks_is_refused(tasks: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"must be a sequence of Task, {said}"):
+        TaskStream(tasks, seed=0)
+
+
 def test_tasks_come_from_the_file_or_from_the_function(tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     file.write_text('{"id": "x", "n": 1}\n\n{"id": 2, "text": "\u2028ü"}\n', encoding="utf-8")
@@ -134,6 +148,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_tasks(tmp_path / "gone.jsonl")
     with pytest.raises(ConfigError, match="cannot read the tasks: Is a directory"):
         read_tasks(tmp_path)
+    with pytest.raises(ConfigError, match="cannot read the tasks: embedded null byte"):
+        read_tasks("a\0b")
 
 
 def test_num_tasks_is_checked() -> None:
