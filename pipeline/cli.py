@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 a stage failed, 2 a user's mistake, 130 Ctrl-C, 143 SIGTERM.
 """
 
+import os
 import sys
 import time
 import traceback
@@ -128,13 +129,24 @@ def _finish(job: "Job", directory: "RunDirectory") -> int:
     """Say where the results are and what to do next."""
     where = directory.path
     if job.interrupted_by is not None:
-        print(f"Stopped by {job.interrupted_by.name}; what was done so far is in {where}")
+        _say(f"Stopped by {job.interrupted_by.name}; what was done so far is in {where}")
         return 128 + job.interrupted_by
-    print(f"Done. The run is in {where}:")
-    print("  summary.json, metrics.jsonl, trajectories.jsonl and the resolved config.toml")
-    print(f"Next: read what the policy does:  tail -n 3 {where / 'trajectories.jsonl'}")
-    print(f"      or change something:        headrace train {where / 'config.toml'} --run.seed 1")
+    _say(
+        f"Done. The run is in {where}:\n"
+        "  summary.json, metrics.jsonl, trajectories.jsonl and the resolved config.toml\n"
+        f"Next: read what the policy does:  tail -n 3 {where / 'trajectories.jsonl'}\n"
+        f"      or change something:        headrace train {where / 'config.toml'} --run.seed 1"
+    )
     return 0
+
+
+def _say(text: str) -> None:
+    """Print at the end of a run, which is no failure if nobody listens any more."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        # The interpreter flushes once more at its exit, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain(error: BaseException) -> int:
