@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from .errors import ConfigError, HeadraceError
+from .errors import ConfigError, HeadraceError, innermost
 
 if TYPE_CHECKING:
     from .config import Recipe
@@ -176,10 +176,7 @@ def _ours(error: BaseException) -> Iterator[HeadraceError]:
 def _is_consequence(error: HeadraceError) -> bool:
     import trio  # noqa: PLC0415
 
-    cause = error.__cause__
-    while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
-        cause = cause.exceptions[0]
-    return isinstance(cause, trio.ClosedResourceError)
+    return isinstance(innermost(error.__cause__ or error), trio.ClosedResourceError)
 
 
 def _mistake(text: str) -> int:

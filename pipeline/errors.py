@@ -61,13 +61,13 @@ def stage(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        cause = _innermost(error)
+        cause = innermost(error)
         if isinstance(cause, StageFailed | ConfigError):
             raise
         raise StageFailed(name, cause) from error
 
 
-def _innermost(error: BaseException) -> BaseException:
+def innermost(error: BaseException) -> BaseException:
     """Unwrap groups of one exception, which nurseries make of each error."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
