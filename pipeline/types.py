@@ -7,6 +7,7 @@ token t was sampled by the policy, and exactly then it has a logprob and a polic
 import enum
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -66,6 +67,8 @@ class SampleRequest:
         drawn with `fold_in(key, t)`: nothing else matters, neither rows nor neighbours.
       temperature: 0 takes the most likely token.
       priority: requests with smaller numbers are served first (the admission index).
+      version: the policy version that samples all tokens, which must be held (`Sampler.hold`);
+        None follows the newest one, also in the middle of the turn.
     """
 
     tokens: Int32s
@@ -74,6 +77,7 @@ class SampleRequest:
     key: tuple[int, int]
     temperature: float = 1.0
     priority: int = 0
+    version: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +100,27 @@ class Completion:
 Sample = Callable[[SampleRequest], Awaitable[Completion]]
 
 
+@dataclass(frozen=True, slots=True)
+class SamplerLoad:
+    """How busy a sampler is, now.
+
+    Attributes:
+      rows: how many requests it serves at once.
+      rows_busy: how many of the rows have a request.
+      waiting: requests without a row.
+      pages_free: share of the cache that is free, 0..1; 1 where rows are the only limit.
+      preemptions: how often a request lost its row to memory pressure, since the start.
+    """
+
+    rows: int
+    rows_busy: int
+    waiting: int
+    pages_free: float = 1.0
+    preemptions: int = 0
+
+
 class Sampler(Protocol):
-    """The engine that turns requests into completions, under one policy version at a time."""
+    """The engine that turns requests into completions, of the newest policy or a held one."""
 
     @property
     def policy_version(self) -> int:
@@ -110,6 +133,14 @@ class Sampler(Protocol):
 
     async def publish(self, params: Any, version: int) -> None:
         """Swap the weights between two dispatches; returns when they are in use."""
+        ...
+
+    def hold(self, version: int) -> AbstractContextManager[None]:
+        """Keep the weights of the newest version, or of one that is held, within the context."""
+        ...
+
+    def load(self) -> SamplerLoad:
+        """Say how busy it is."""
         ...
 
 
