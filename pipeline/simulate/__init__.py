@@ -1,0 +1,1 @@
+"""The simulator: the real controller under virtual time, on hardware that only costs seconds."""
