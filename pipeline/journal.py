@@ -199,10 +199,24 @@ def _readable(group: TrajectoryGroup, trajectory: Trajectory, batch: int) -> Map
         "tokens": len(trajectory.tokens),
         "sampled_tokens": int(trajectory.loss_mask.sum()),
         "seconds": round(trajectory.seconds, 4),
+        "turns": _turns(trajectory),
         "messages": [
             {"role": message.role, "content": message.content} for message in trajectory.messages
         ],
     }
+
+
+def _turns(trajectory: Trajectory) -> list[list[float]]:
+    """Return [sampled tokens, observed tokens, seconds of the environment] of every turn.
+
+    The tokens before the first turn are the rest. `simulate.trace` reads this.
+    """
+    turns = trajectory.turns
+    next_starts = [*(turn.start for turn in turns[1:]), len(trajectory.tokens)]
+    return [
+        [turn.end - turn.start, next_start - turn.end, round(turn.env_seconds, 4)]
+        for turn, next_start in zip(turns, next_starts, strict=True)
+    ]
 
 
 def _evaluation_records(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:

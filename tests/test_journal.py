@@ -92,7 +92,7 @@ def test_records_trajectories_and_summary(journal_and_seen):
     assert json.loads(json.dumps(lines[3])) == {
         "step": 2, "group": 7, "member": 1, "task": "t", "reward": 1.0, "rewards": {"env": 1.0},
         "info": {"success": 1.0}, "stop_reason": "terminated", "policy_versions": [0, 0], "lag": 1,
-        "tokens": 3, "sampled_tokens": 2, "seconds": 0.0,
+        "tokens": 3, "sampled_tokens": 2, "seconds": 0.0, "turns": [[2, 0, 0.0]],
         "messages": [{"role": "user", "content": "1+2"}, {"role": "assistant", "content": "3"}],
     }  # fmt: skip
     assert (summary["reward_first"], summary["reward_last"]) == (0.5, 1.0)
@@ -101,6 +101,28 @@ def test_records_trajectories_and_summary(journal_and_seen):
     assert useful == pytest.approx(2 / 5)  # the second group's rewards are all equal
     assert summary["generated_tokens"] > 0
     assert summary["lag"] == {"mean": 0.0, "max": 0, "bound": 4, "mean_bound": 1}
+
+
+def test_turns_tell_sampled_and_observed_tokens_and_the_environments_seconds(journal_and_seen):
+    journal, seen = journal_and_seen
+    versions = [NO_VERSION, NO_VERSION, 0, 0, 0, NO_VERSION, NO_VERSION, 1, NO_VERSION]
+    mask = np.array(versions) != NO_VERSION
+    two_turns = Trajectory(
+        tokens=np.arange(9, dtype=np.int32),
+        loss_mask=mask,
+        rollout_logprobs=np.zeros(9, np.float32),
+        policy_versions=np.array(versions, np.int32),
+        turns=(Turn(2, 5, 1.0, 0.25), Turn(7, 8, 2.0, 0.123456)),
+        rewards={},
+        reward=0.0,
+        stop_reason=StopReason.TERMINATED,
+    )
+    group = TrajectoryGroup(0, Task("t"), (two_turns, two_turns))
+    _, statistics = form_batch([group], group_relative, batch=1, group_size=2, shape=(1, 1, 32))
+    run = controller()
+    with journal.phase(run):
+        journal.record(Update(1, [group], statistics, {}), run)
+    assert seen["trajectories"].records[0]["turns"] == [[3, 2, 0.25], [1, 1, 0.1235]]
 
 
 def test_what_happens_after_the_phase_does_not_count(journal_and_seen):
