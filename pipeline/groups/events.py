@@ -2,31 +2,43 @@
 
 from dataclasses import dataclass
 
+# Reasons of a `Drop`; a group that failed has its last member's reason.
+OVER_AGE = "over_age"
+EQUAL_REWARDS = "equal_rewards"
+CANCELLED = "cancelled"
+RUN_ENDED = "run_ended"
+
+
 # Events ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A group is started. Its index is the ledger's `admitted` before the event."""
+    """A group is started, with all its members. Its index is `admitted` before the event."""
 
     task_id: str
     attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class GroupReady:
-    """A running group ended well; `useful` is false if its rewards are all equal."""
+class MemberDone:
+    """A member of a running group ended well; the versions are those of its sampled tokens."""
 
     index: int
+    member: int
+    attempt: int
     oldest_version: int
-    useful: bool = True
+    newest_version: int
+    reward: float
 
 
 @dataclass(frozen=True, slots=True)
-class GroupFailed:
-    """A running group ended without enough trajectories."""
+class MemberFailed:
+    """A try of a member of a running group has no trajectory."""
 
     index: int
+    member: int
+    attempt: int
     reason: str
 
 
@@ -44,7 +56,28 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The sampler has acknowledged version `version`: it samples nothing older any more."""
+    """The sampler has acknowledged version `version`.
+
+    What doesn't ask for an older version that is held is sampled with it from now on.
+    """
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Somebody else has stopped a running group."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A saved ledger goes on after a restart.
+
+    The sampler has the weights of `version`, the one committed last; in lockstep also those
+    of each publish from `oldest_needed` on. Nothing of a running group was saved.
+    """
 
     version: int
 
@@ -54,31 +87,42 @@ class Abandoned:
     """The run ends: nothing outstanding will be used, nothing more is admitted."""
 
 
-Event = Admitted | GroupReady | GroupFailed | BatchRequested | Committed | Published | Abandoned
+Event = (
+    Admitted
+    | MemberDone
+    | MemberFailed
+    | BatchRequested
+    | Committed
+    | Published
+    | Cancelled
+    | Resumed
+    | Abandoned
+)
 
 
 # Decisions ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class FormBatch:
-    """Give these groups to the learner, as batch number `batch`, oldest version first."""
+class Retry:
+    """Run this member again, as this attempt."""
 
-    batch: int
-    indexes: tuple[int, ...]
+    index: int
+    member: int
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
-    """Stop a running group. It counts as dropped; no `Drop` follows."""
+class Collect:
+    """All members have ended, and these make the group, which is ready now."""
 
     index: int
-    reason: str
+    members: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget a group that has ended: it is too old, teaches nothing, or failed."""
+    """Forget a group, and stop what still runs of it."""
 
     index: int
     reason: str
@@ -92,5 +136,26 @@ class Reissue:
     attempt: int
 
 
-Decision = FormBatch | Cancel | Drop | Reissue
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start a running group anew under its own index, all members from their first attempt."""
+
+    index: int
+    task_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class FormBatch:
+    """Give these groups to the learner as batch number `batch`.
+
+    The bounded schedule takes the oldest version first; lockstep goes by index, and may have
+    no group at all, where all of a batch have failed: then the version grows without an update.
+    """
+
+    batch: int
+    indexes: tuple[int, ...]
+
+
+Decision = Retry | Collect | Drop | Reissue | Restart | FormBatch
 Decisions = tuple[Decision, ...]

@@ -1,50 +1,70 @@
 """The ledger of groups: a pure state machine, `(ledger, event) -> (ledger, decisions)`.
 
-It says what may be admitted, when a batch is formed and of which groups, and which groups have
-become too old. It owns no task, clock or queue: the controller reports events, in the order in
-which they happen, and carries the decisions out. After every event
+It says what may be admitted, what becomes of a group whose members fail, when a batch is formed
+and of which groups, and which groups have become too old. It owns no task, clock or queue: the
+controller reports events, in the order in which they happen, and carries the decisions out.
+After every event
 
   admitted = running + ready + in_batch + consumed + dropped,
 
-each group is in exactly one of these places, and the bounds of `policy_version` hold for every
-batch formed.
+each group is in exactly one of these places, so is each member of a group (`members`), and the
+bounds of `policy_version` hold for every batch formed.
 """
 
-import dataclasses
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from . import policy_version
+from . import members, policy_version
 from .events import (
+    CANCELLED,
+    EQUAL_REWARDS,
+    OVER_AGE,
+    RUN_ENDED,
     Abandoned,
     Admitted,
     BatchRequested,
-    Cancel,
+    Cancelled,
+    Collect,
     Committed,
     Decision,
     Decisions,
     Drop,
     Event,
     FormBatch,
-    GroupFailed,
-    GroupReady,
+    MemberDone,
+    MemberFailed,
     Published,
     Reissue,
+    Restart,
+    Resumed,
+    Retry,
 )
-from .ordered import Ordered
+from .members import MemberRule, Members
 from .schedule import Schedule
+from .state import (
+    Counts,
+    Group,
+    Ledger,
+    counts,
+    is_conserved,
+    is_stuck,
+    may_admit,
+    oldest_needed,
+    publish_due,
+    sampled_version,
+)
 
 __all__ = [
+    "CANCELLED",
     "EQUAL_REWARDS",
     "OVER_AGE",
     "RUN_ENDED",
     "Abandoned",
     "Admitted",
     "BatchRequested",
-    "Cancel",
+    "Cancelled",
+    "Collect",
     "Committed",
     "Counts",
     "Decision",
@@ -53,157 +73,55 @@ __all__ = [
     "Event",
     "FormBatch",
     "Group",
-    "GroupFailed",
-    "GroupReady",
     "Ledger",
+    "MemberDone",
+    "MemberFailed",
+    "MemberRule",
     "Published",
     "Reissue",
+    "Restart",
+    "Resumed",
+    "Retry",
     "Schedule",
     "advance",
     "counts",
+    "is_stuck",
     "may_admit",
+    "oldest_needed",
     "publish_due",
+    "sampled_version",
 ]
-
-OVER_AGE = "over_age"
-EQUAL_REWARDS = "equal_rewards"
-RUN_ENDED = "run_ended"
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One outstanding group.
-
-    Attributes:
-      version: W, the oldest version in a ready group; for a running one the version
-        published at its admission, a lower bound of W.
-    """
-
-    index: int
-    task_id: str
-    attempt: int
-    version: int
-
-
-_NONE_RUNNING: Ordered[Group] = Ordered(attrgetter("index"))
-_NONE_READY: Ordered[Group] = Ordered(attrgetter("version", "index"))
-
-
-@dataclass(frozen=True, slots=True)
-class Ledger:
-    """The state.
-
-    Attributes:
-      admitted: groups ever admitted.
-      formed: d, batches formed so far.
-      committed: v, updates committed.
-      published: p, the version acknowledged by the sampler.
-      running: by index, hence also by version.
-      ready: by version, then by index.
-      dropped: groups dropped or cancelled, by reason.
-      reissued: how many of those had their task given out again.
-      ignored: events about groups no longer running, and outdated publishes.
-      lag_sum: sum of the lags, in versions, of all groups in formed batches.
-      lag_max: the largest of these lags.
-      learner_waits: a batch is requested and not yet formed.
-      ended: the run was abandoned.
-    """
-
-    schedule: Schedule
-    admitted: int = 0
-    formed: int = 0
-    committed: int = 0
-    published: int = 0
-    running: Ordered[Group] = _NONE_RUNNING
-    ready: Ordered[Group] = _NONE_READY
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    reissued: int = 0
-    ignored: int = 0
-    lag_sum: int = 0
-    lag_max: int = 0
-    learner_waits: bool = False
-    ended: bool = False
-
-
-@dataclass(frozen=True)
-class Counts:
-    """A summary of a ledger, in groups; lags in versions, over the groups in formed batches."""
-
-    admitted: int
-    running: int
-    ready: int
-    in_batch: int
-    consumed: int
-    dropped: Mapping[str, int]
-    reissued: int
-    ignored: int
-    lag_sum: int
-    lag_max: int
-
-    @property
-    def lag_mean(self) -> float:
-        """The mean lag in versions; 0 before the first batch."""
-        return self.lag_sum / max(1, self.in_batch + self.consumed)
-
-
-def counts(ledger: Ledger) -> Counts:
-    """Return the ledger's summary."""
-    size = ledger.schedule.batch_groups
-    return Counts(
-        admitted=ledger.admitted,
-        running=len(ledger.running),
-        ready=len(ledger.ready),
-        in_batch=(ledger.formed - ledger.committed) * size,
-        consumed=ledger.committed * size,
-        dropped=dict(ledger.dropped),
-        reissued=ledger.reissued,
-        ignored=ledger.ignored,
-        lag_sum=ledger.lag_sum,
-        lag_max=ledger.lag_max,
-    )
-
-
-def may_admit(ledger: Ledger) -> int:
-    """Return how many groups may be admitted now; 0 once the run is abandoned."""
-    if ledger.ended:
-        return 0
-    return policy_version.admissible(
-        len(ledger.running) + len(ledger.ready),
-        ledger.published,
-        ledger.formed,
-        max_mean_lag=ledger.schedule.max_mean_lag,
-        batch_groups=ledger.schedule.batch_groups,
-    )
-
-
-def publish_due(ledger: Ledger) -> int | None:
-    """Return the version that should be published now, or None."""
-    target = policy_version.publish_target(ledger.committed, ledger.schedule.publish_every)
-    return target if target > ledger.published else None
 
 
 def advance(ledger: Ledger, event: Event) -> tuple[Ledger, Decisions]:
     """Apply one event; return the next ledger and what the controller must do, in order.
 
-    Late events are not errors: the result of a cancelled group, a duplicate, an outdated
-    publish are ignored and counted.
+    Late events are not errors. What is reported of a group that doesn't run, of a member that
+    has ended, or of another try than the present one is ignored and counted, and so is an
+    outdated publish.
 
     Raises:
       ValueError: where the caller breaks the protocol: admits when `may_admit` is 0, commits
-        a batch out of order, reports a version that cannot be.
+        a batch out of order, reports a version or a member that cannot be.
 
     Example:
-      >>> ledger = Ledger(Schedule(batch_groups=1))
+      >>> ledger = Ledger(Schedule(batch_groups=1), MemberRule(size=2))
       >>> ledger, _ = advance(ledger, Admitted("task-7"))
-      >>> ledger, _ = advance(ledger, GroupReady(0, oldest_version=0))
+      >>> ledger, _ = advance(ledger, MemberDone(0, 0, 0, 0, 0, reward=1.0))
+      >>> ledger, decisions = advance(ledger, MemberFailed(0, 1, 0, "env_error"))
+      >>> decisions
+      (Retry(index=0, member=1, attempt=1),)
+      >>> ledger, decisions = advance(ledger, MemberDone(0, 1, 1, 0, 0, reward=0.0))
+      >>> decisions
+      (Collect(index=0, members=(0, 1)),)
       >>> advance(ledger, BatchRequested())[1]
       (FormBatch(batch=0, indexes=(0,)),)
     """
     ledger, decisions = _apply(ledger, event)
-    if ledger.learner_waits and len(ledger.ready) >= ledger.schedule.batch_groups:
+    if ledger.learner_waits and _batch_is_complete(ledger):
         ledger, formation = _form_batch(ledger)
         decisions += formation
-    _assert_conserved(ledger)
+    assert is_conserved(ledger), counts(ledger)
     return ledger, decisions
 
 
@@ -211,20 +129,25 @@ def _apply(ledger: Ledger, event: Event) -> tuple[Ledger, Decisions]:
     match event:
         case Admitted():
             return _admit(ledger, event), ()
-        case GroupReady():
-            return _group_ready(ledger, event)
-        case GroupFailed():
-            return _group_failed(ledger, event)
+        case MemberDone() | MemberFailed():
+            return _member_ended(ledger, event)
         case BatchRequested():
-            return dataclasses.replace(ledger, learner_waits=not ledger.ended), ()
+            return ledger._replace(learner_waits=not ledger.ended), ()
         case Committed():
             return _commit(ledger, event.batch), ()
         case Published():
             return _publish(ledger, event.version), ()
+        case Cancelled():
+            return _cancel(ledger, event.index)
+        case Resumed():
+            return _resume(ledger, event.version)
         case Abandoned():
             return _abandon(ledger)
         case _:
             assert_never(event)
+
+
+# Groups and their members ------------------------------------------------------------------
 
 
 def _admit(ledger: Ledger, event: Admitted) -> Ledger:
@@ -232,41 +155,69 @@ def _admit(ledger: Ledger, event: Admitted) -> Ledger:
         raise ValueError(
             f"task {event.task_id!r} admitted against the schedule; ask may_admit first"
         )
-    group = Group(ledger.admitted, event.task_id, event.attempt, ledger.published)
-    return dataclasses.replace(
-        ledger, admitted=ledger.admitted + 1, running=ledger.running.add(group)
+    index = ledger.admitted
+    group = _start(ledger, index, event.task_id, event.attempt)
+    return ledger._replace(admitted=index + 1, running=ledger.running.add(group))
+
+
+def _start(ledger: Ledger, index: int, task_id: str, attempt: int) -> Group:
+    pinned = sampled_version(ledger, index)
+    version = ledger.published if pinned is None else pinned
+    return Group(index, task_id, attempt, version, members.start(ledger.rule))
+
+
+def _member_ended(ledger: Ledger, event: MemberDone | MemberFailed) -> tuple[Ledger, Decisions]:
+    group = ledger.running.get(event.index)
+    if group is None or members.is_late(group.members, event.member, event.attempt):
+        return _ignored(ledger), ()
+    if isinstance(event, MemberFailed):
+        return _member_failed(ledger, group, event)
+    _check_versions(ledger, group, event)
+    return _go_on(ledger, group, members.succeed(group.members, event))
+
+
+def _member_failed(ledger: Ledger, group: Group, event: MemberFailed) -> tuple[Ledger, Decisions]:
+    after = members.fail(group.members, event.member, ledger.rule)
+    if after.lost > ledger.rule.expendable:
+        return _drop(ledger, [group], event.reason)
+    ledger, decisions = _go_on(ledger, group, after)
+    if after.lost == group.members.lost:
+        decisions += (Retry(group.index, event.member, event.attempt + 1),)
+    return ledger, decisions
+
+
+def _go_on(ledger: Ledger, group: Group, after: Members) -> tuple[Ledger, Decisions]:
+    """Record a group's members; once all have ended, the group is ready or useless."""
+    assert after.conserved, after
+    if after.running:
+        group = Group(group.index, group.task_id, group.attempt, group.version, after)
+        return ledger._replace(running=ledger.running.replace(group)), ()
+    if after.equal_rewards and ledger.schedule.equal_rewards == "drop":
+        return _drop(ledger, [group], EQUAL_REWARDS)
+    if _is_over_age(ledger, after.newest_version):
+        return _expire(ledger, [group])
+    ready = Group(group.index, group.task_id, group.attempt, after.oldest_version, after)
+    ledger = ledger._replace(
+        running=ledger.running.remove(group.index), ready=ledger.ready.add(ready)
     )
+    return ledger, (Collect(group.index, after.places),)
 
 
-def _group_ready(ledger: Ledger, event: GroupReady) -> tuple[Ledger, Decisions]:
-    group, running = ledger.running.remove(event.index)
-    if group is None:
-        return _ignored(ledger), ()
-    if not group.version <= event.oldest_version <= ledger.committed:
+def _check_versions(ledger: Ledger, group: Group, event: MemberDone) -> None:
+    oldest, newest = event.oldest_version, event.newest_version
+    last = group.version if ledger.schedule.deterministic else ledger.committed
+    if not group.version <= oldest <= newest <= last:
         raise ValueError(
-            f"group {event.index} reports version {event.oldest_version}; it was admitted at "
-            f"version {group.version} and the learner is at {ledger.committed}"
+            f"member {event.member} of group {group.index} reports versions {oldest} to "
+            f"{newest}; possible are {group.version} to {last}"
         )
-    if not event.useful and ledger.schedule.equal_rewards == "drop":
-        return _drop(ledger, running, Drop(event.index, EQUAL_REWARDS))
-    group = dataclasses.replace(group, version=event.oldest_version)
-    return dataclasses.replace(ledger, running=running, ready=ledger.ready.add(group)), ()
-
-
-def _group_failed(ledger: Ledger, event: GroupFailed) -> tuple[Ledger, Decisions]:
-    group, running = ledger.running.remove(event.index)
-    if group is None:
-        return _ignored(ledger), ()
-    return _drop(ledger, running, Drop(event.index, event.reason))
-
-
-def _drop(ledger: Ledger, running: Ordered[Group], drop: Drop) -> tuple[Ledger, Decisions]:
-    dropped = _add(ledger.dropped, drop.reason, 1)
-    return dataclasses.replace(ledger, running=running, dropped=dropped), (drop,)
 
 
 def _ignored(ledger: Ledger) -> Ledger:
-    return dataclasses.replace(ledger, ignored=ledger.ignored + 1)
+    return ledger._replace(ignored=ledger.ignored + 1)
+
+
+# Versions ----------------------------------------------------------------------------------
 
 
 def _commit(ledger: Ledger, batch: int) -> Ledger:
@@ -274,7 +225,11 @@ def _commit(ledger: Ledger, batch: int) -> Ledger:
         raise ValueError(
             f"batch {batch} committed; expected {ledger.committed}, formed are {ledger.formed}"
         )
-    return dataclasses.replace(ledger, committed=batch + 1)
+    return ledger._replace(
+        committed=batch + 1,
+        in_batch=ledger.in_batch[1:],
+        consumed=ledger.consumed + ledger.in_batch[0],
+    )
 
 
 def _publish(ledger: Ledger, version: int) -> Ledger:
@@ -282,74 +237,141 @@ def _publish(ledger: Ledger, version: int) -> Ledger:
         raise ValueError(f"version {version} published, but only {ledger.committed} committed")
     if version <= ledger.published:
         return _ignored(ledger)
-    return dataclasses.replace(ledger, published=version)
+    wanted = policy_version.next_publish(ledger.published, ledger.schedule.publish_every)
+    if ledger.schedule.deterministic and version > wanted:
+        raise ValueError(
+            f"version {version} published before version {wanted}, which some groups of the "
+            "lockstep schedule are sampled with; publish each version that is due"
+        )
+    return ledger._replace(published=version)
 
 
-def _abandon(ledger: Ledger) -> tuple[Ledger, Decisions]:
-    ledger, decisions = _remove_oldest(ledger, len(ledger.running), len(ledger.ready), RUN_ENDED)
-    return dataclasses.replace(ledger, learner_waits=False, ended=True), decisions
+def _resume(ledger: Ledger, version: int) -> tuple[Ledger, Decisions]:
+    """Restart what was running; all its members begin again, under the version now in use."""
+    if ledger.ended or ledger.in_batch or version != ledger.committed:
+        raise ValueError(
+            f"a run resumes with no batch under way and its last committed version, "
+            f"{ledger.committed}; got version {version}, {len(ledger.in_batch)} batches formed "
+            f"and not committed, ended: {ledger.ended}"
+        )
+    ledger = ledger._replace(published=version, learner_waits=False)
+    running = ledger.running
+    for group in running:
+        anew = _start(ledger, group.index, group.task_id, group.attempt)
+        running = running.replace(anew)
+    restarts = tuple(Restart(group.index, group.task_id, group.attempt) for group in running)
+    return ledger._replace(running=running), restarts
+
+
+# Batches -----------------------------------------------------------------------------------
+
+
+def _batch_is_complete(ledger: Ledger) -> bool:
+    if not ledger.schedule.deterministic:
+        return len(ledger.ready) >= ledger.schedule.batch_groups
+    end = _lockstep_end(ledger)
+    first = ledger.running.first
+    return ledger.admitted >= end and (first is None or first.index >= end)
+
+
+def _lockstep_end(ledger: Ledger) -> int:
+    """The index after the last place of the batch to be formed next."""
+    return (ledger.formed + 1) * ledger.schedule.batch_groups
 
 
 def _form_batch(ledger: Ledger) -> tuple[Ledger, Decisions]:
     number = ledger.formed
-    taken, ready = ledger.ready.split(ledger.schedule.batch_groups)
-    lags = [policy_version.lag(group.version, number) for group in taken]
-    ledger = dataclasses.replace(
-        ledger,
-        formed=number + 1,
+    taken, ready = ledger.ready.split(_groups_to_take(ledger))
+    lags = [_counted_lag(ledger, group, number) for group in taken]
+    ledger = ledger._replace(
         ready=ready,
+        in_batch=(*ledger.in_batch, len(taken)),
         lag_sum=ledger.lag_sum + sum(lags),
-        lag_max=max(ledger.lag_max, *lags),
+        lag_max=max(ledger.lag_max, *lags) if lags else ledger.lag_max,
         learner_waits=False,
     )
-    ledger, expired = _expire(ledger)
+    ledger, expired = _expire(ledger, _over_age_groups(ledger))
     return ledger, (FormBatch(number, tuple(group.index for group in taken)), *expired)
 
 
-def _expire(ledger: Ledger) -> tuple[Ledger, Decisions]:
-    """Remove the groups that are too old for every batch to come, and give their tasks back."""
-    running, ready = _over_age(ledger, ledger.running), _over_age(ledger, ledger.ready)
+def _groups_to_take(ledger: Ledger) -> int:
+    if not ledger.schedule.deterministic:
+        return ledger.schedule.batch_groups
+    end = _lockstep_end(ledger)
+    return sum(1 for _ in itertools.takewhile(lambda group: group.index < end, ledger.ready))
+
+
+def _counted_lag(ledger: Ledger, group: Group, batch: int) -> int:
+    """The lag of the oldest token that is trained."""
+    lag = policy_version.lag(group.version, batch)
+    return min(lag, ledger.schedule.max_lag) if ledger.schedule.over_age == "mask" else lag
+
+
+# Dropping ----------------------------------------------------------------------------------
+
+
+def _over_age_groups(ledger: Ledger) -> list[Group]:
+    """The groups that are too old for every batch to come; running ones first."""
+
+    def is_old(group: Group) -> bool:
+        return _is_over_age(ledger, group.version)
+
+    ready = itertools.takewhile(is_old, ledger.ready)  # by version: these come first
+    if ledger.schedule.over_age == "mask":
+        return [group for group in ready if _is_over_age(ledger, group.members.newest_version)]
+    return [*itertools.takewhile(is_old, ledger.running), *ready]
+
+
+def _is_over_age(ledger: Ledger, version: int) -> bool:
+    return policy_version.over_age(version, ledger.formed, ledger.schedule.max_lag)
+
+
+def _expire(ledger: Ledger, groups: Sequence[Group]) -> tuple[Ledger, Decisions]:
+    """Drop groups that are too old, and give their tasks back."""
+    if not groups:
+        return ledger, ()
+    ledger, drops = _drop(ledger, groups, OVER_AGE)
+    return _reissue(ledger, groups, drops)
+
+
+def _reissue(
+    ledger: Ledger, groups: Sequence[Group], drops: Decisions
+) -> tuple[Ledger, Decisions]:
     reissues = tuple(
         Reissue(group.task_id, group.attempt + 1)
-        for group in (*running, *ready)
+        for group in groups
         if group.attempt < ledger.schedule.max_reissues
     )
-    ledger, decisions = _remove_oldest(ledger, len(running), len(ready), OVER_AGE)
-    ledger = dataclasses.replace(ledger, reissued=ledger.reissued + len(reissues))
-    return ledger, (*decisions, *reissues)
+    return ledger._replace(reissued=ledger.reissued + len(reissues)), (*drops, *reissues)
 
 
-def _over_age(ledger: Ledger, groups: Ordered[Group]) -> tuple[Group, ...]:
-    """The groups that are too old; both sequences start with them."""
+def _cancel(ledger: Ledger, index: int) -> tuple[Ledger, Decisions]:
+    group = ledger.running.get(index)
+    if group is None:
+        return _ignored(ledger), ()
+    ledger, drops = _drop(ledger, [group], CANCELLED)
+    if ledger.schedule.deterministic:  # each group has its task, whatever became of others
+        return ledger, drops
+    return _reissue(ledger, [group], drops)
 
-    def too_old(group: Group) -> bool:
-        return policy_version.over_age(group.version, ledger.formed, ledger.schedule.max_lag)
 
-    return tuple(itertools.takewhile(too_old, groups))
+def _abandon(ledger: Ledger) -> tuple[Ledger, Decisions]:
+    outstanding = [*ledger.running, *ledger.ready]
+    ledger, drops = _drop(ledger, outstanding, RUN_ENDED)
+    return ledger._replace(learner_waits=False, ended=True), drops
 
 
-def _remove_oldest(
-    ledger: Ledger, running: int, ready: int, reason: str
-) -> tuple[Ledger, Decisions]:
-    """Cancel the first `running` running groups and drop the first `ready` ready ones."""
-    cancelled, still_running = ledger.running.split(running)
-    dropped, still_ready = ledger.ready.split(ready)
-    ledger = dataclasses.replace(
-        ledger,
-        running=still_running,
-        ready=still_ready,
-        dropped=_add(ledger.dropped, reason, running + ready),
-    )
-    cancels = tuple(Cancel(group.index, reason) for group in cancelled)
-    return ledger, (*cancels, *(Drop(group.index, reason) for group in dropped))
+def _drop(ledger: Ledger, groups: Sequence[Group], reason: str) -> tuple[Ledger, Decisions]:
+    running, ready = ledger.running, ledger.ready
+    for group in groups:
+        if group.members.running:
+            running = running.remove(group.index)
+        else:
+            ready = ready.remove((group.version, group.index))
+    dropped = _add(ledger.dropped, reason, len(groups))
+    ledger = ledger._replace(running=running, ready=ready, dropped=dropped)
+    return ledger, tuple(Drop(group.index, reason) for group in groups)
 
 
 def _add(dropped: Mapping[str, int], reason: str, number: int) -> Mapping[str, int]:
     return {**dropped, reason: dropped.get(reason, 0) + number} if number else dropped
-
-
-def _assert_conserved(ledger: Ledger) -> None:
-    in_batch_or_consumed = ledger.formed * ledger.schedule.batch_groups
-    outstanding = len(ledger.running) + len(ledger.ready)
-    dropped = sum(ledger.dropped.values())
-    assert ledger.admitted == outstanding + in_batch_or_consumed + dropped, counts(ledger)

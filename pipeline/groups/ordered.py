@@ -21,10 +21,10 @@ class Ordered(Generic[Item]):
 
     Example:
       >>> numbers = Ordered(abs).add(3).add(-1).add(2)
-      >>> list(numbers), len(numbers)
-      ([-1, 2, 3], 3)
-      >>> list(numbers.remove(2)[1])
-      [-1, 3]
+      >>> list(numbers), len(numbers), numbers.first, numbers.get(3)
+      ([-1, 2, 3], 3, -1, 3)
+      >>> list(numbers.remove(2)), list(numbers.replace(-2))
+      ([-1, 3], [-1, -2, 3])
     """
 
     key: Callable[[Item], Any]
@@ -37,6 +37,16 @@ class Ordered(Generic[Item]):
     def __iter__(self) -> Iterator[Item]:
         return itertools.chain.from_iterable(self.blocks)
 
+    @property
+    def first(self) -> Item | None:
+        """The item with the smallest key, or None."""
+        return self.blocks[0][0] if self.blocks else None
+
+    def get(self, key: Any) -> Item | None:
+        """Return the item with this key, or None."""
+        at, place = self._find(key)
+        return None if place is None else self.blocks[at][place]
+
     def add(self, item: Item) -> Self:
         """Return the sequence with `item` at its place."""
         key = self.key(item)
@@ -47,17 +57,30 @@ class Ordered(Generic[Item]):
         halves = (block,) if len(block) <= 2 * _BLOCK else (block[:_BLOCK], block[_BLOCK:])
         return self._replaced(at, halves, 1)
 
-    def remove(self, key: Any) -> tuple[Item | None, Self]:
-        """Return the item with this key, or None, and the sequence without it."""
-        at = self._block_of(key)
-        if at == len(self.blocks):
-            return None, self
+    def replace(self, item: Item) -> Self:
+        """Return the sequence with `item` in the place of the one that has the same key.
+
+        Raises:
+          KeyError: if there is none.
+        """
+        at, place = self._find(self.key(item))
+        if place is None:
+            raise KeyError(self.key(item))
         block = self.blocks[at]
-        place = bisect.bisect_left(block, key, key=self.key)
-        if self.key(block[place]) != key:
-            return None, self
+        return self._replaced(at, ((*block[:place], item, *block[place + 1 :]),), 0)
+
+    def remove(self, key: Any) -> Self:
+        """Return the sequence without the item with this key.
+
+        Raises:
+          KeyError: if there is none.
+        """
+        at, place = self._find(key)
+        if place is None:
+            raise KeyError(key)
+        block = self.blocks[at]
         rest = block[:place] + block[place + 1 :]
-        return block[place], self._replaced(at, (rest,) if rest else (), -1)
+        return self._replaced(at, (rest,) if rest else (), -1)
 
     def split(self, count: int) -> tuple[tuple[Item, ...], Self]:
         """Return the first `count` items and the sequence of the others."""
@@ -70,6 +93,15 @@ class Ordered(Generic[Item]):
         if left and blocks:
             blocks = (blocks[0][left:], *blocks[1:])
         return first, type(self)(self.key, blocks, self.size - len(first))
+
+    def _find(self, key: Any) -> tuple[int, int | None]:
+        """The block in which an item with this key is or would be, and its place there or None."""
+        at = self._block_of(key)
+        if at == len(self.blocks):
+            return at, None
+        block = self.blocks[at]
+        place = bisect.bisect_left(block, key, key=self.key)
+        return at, place if self.key(block[place]) == key else None
 
     def _block_of(self, key: Any) -> int:
         """The first block whose last key is not below `key`."""

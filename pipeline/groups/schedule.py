@@ -16,13 +16,17 @@ class Schedule:
     max_mean_lag: int = 1
     """Bound of the mean lag in versions (eta), >= publish_every - 1; 0 is exactly on-policy."""
     max_lag: int = 4
-    """Bound of every group's lag in versions (K), >= max_mean_lag; older groups are dropped."""
+    """Bound of every lag in versions (K), >= max_mean_lag; see over_age."""
     publish_every: int = 1
     """Updates between two publishes of the weights (m), >= 1."""
     max_reissues: int = 2
     """How often the task of a group that grew too old is started again, >= 0."""
     equal_rewards: Literal["keep", "drop"] = "keep"
     """Groups whose rewards are all equal, and so teach nothing: keep them or drop them."""
+    deterministic: bool = False
+    """Lockstep: no lag above max_mean_lag, and results that don't depend on timing."""
+    over_age: Literal["drop", "mask"] = "drop"
+    """Beyond max_lag: drop the group, or keep it and mask its tokens that are too old."""
 
     def __post_init__(self) -> None:
         error = check_schedule(
@@ -36,3 +40,12 @@ class Schedule:
         check(self.max_reissues >= 0, "schedule.max_reissues", self.max_reissues, ">= 0")
         known = self.equal_rewards in ("keep", "drop")
         check(known, "schedule.equal_rewards", self.equal_rewards, "'keep' or 'drop'")
+        known = self.over_age in ("drop", "mask")
+        check(known, "schedule.over_age", self.over_age, "'drop' or 'mask'")
+        check(
+            not self.deterministic or self.equal_rewards == "keep",
+            "schedule.equal_rewards",
+            self.equal_rewards,
+            "'keep' with schedule.deterministic, as its groups have fixed places",
+            hint="set --schedule.equal-rewards keep or --schedule.no-deterministic",
+        )
