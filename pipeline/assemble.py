@@ -118,7 +118,7 @@ def make_pack(
 ) -> Callable[[Sequence[TrajectoryGroup], int], tuple[TrainBatch, BatchStatistics]]:
     """Make the function that turns groups and a batch number into a batch."""
     shape = _batch_shape(recipe, _batch_trajectories(recipe))
-    algorithm = recipe.algorithm
+    algorithm, schedule = recipe.algorithm, recipe.schedule
     advantage = estimator(algorithm.advantage, normalize_std=algorithm.normalize == "group")
 
     def pack(groups: Sequence[TrajectoryGroup], batch: int) -> tuple[TrainBatch, BatchStatistics]:
@@ -129,6 +129,7 @@ def make_pack(
             group_size=recipe.rollout.group_size,
             shape=shape,
             normalize_batch=algorithm.normalize == "batch",
+            max_lag=schedule.max_lag if schedule.over_age == "mask" else None,
         )
 
     return pack

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..algorithms.advantages import AdvantageEstimator, batch_scale
-from ..types import Float32s, TrainBatch, Trajectory, TrajectoryGroup
+from ..types import NO_VERSION, Float32s, TrainBatch, Trajectory, TrajectoryGroup
 from .packing import PackItem, microbatches_needed, pack
 from .policy_version import lag
 
@@ -32,10 +32,12 @@ class BatchStatistics:
       useful_trajectories: those with an advantage other than 0.
       tokens: all tokens, prompts and observations included.
       sampled_tokens: those in the loss.
+      masked_tokens: those that were sampled too, but are too old for the loss.
       padding_share: share of the tokens of the microbatches in use that are padding, 0..1.
       success_mean: mean of `info["success"]`, 0 for an episode that was cut before it had any;
         None where no episode has one.
-      lag_mean: versions; the batch's number minus a group's oldest version.
+      lag_mean: versions; the batch's number minus the oldest version in a group, tokens that
+        are too old for the loss left out.
       in_flight_mean: the part of the lag that arose while the group was running, in versions;
         the rest arose while it waited.
     """
@@ -45,6 +47,7 @@ class BatchStatistics:
     useful_trajectories: int
     tokens: int
     sampled_tokens: int
+    masked_tokens: int
     padding_share: float
     reward_mean: float
     success_mean: float | None
@@ -61,6 +64,7 @@ def form_batch(
     group_size: int,
     shape: tuple[int, int, int],
     normalize_batch: bool = False,
+    max_lag: int | None = None,
 ) -> tuple[TrainBatch, BatchStatistics]:
     """Compute each group's advantages and pack all trajectories into rows.
 
@@ -72,6 +76,8 @@ def form_batch(
       group_size: G, the most members of a group.
       shape: A, R, T of the batch, as in `pack`.
       normalize_batch: divide all advantages by the batch's spread, see `batch_scale`.
+      max_lag: K, versions, where older tokens are left out of the loss, though not of the rows;
+        no advantage changes.
 
     Raises:
       ConfigError: where the trajectories do not fit into the batch's shape.
@@ -81,15 +87,16 @@ def form_batch(
         raise ValueError("a batch needs at least one group")
     advantages = [group_advantages(group, advantage, group_size=group_size) for group in groups]
     scale = batch_scale(np.concatenate(advantages)) if normalize_batch else 1.0
+    oldest = NO_VERSION if max_lag is None else batch - max_lag
     items = [
-        _pack_item(trajectory, value / scale)
+        _pack_item(trajectory, value / scale, oldest=oldest)
         for group, values in zip(groups, advantages, strict=True)
         for trajectory, value in zip(group.trajectories, values, strict=True)
     ]
     microbatches, rows, row_tokens = shape
     packed = pack(items, microbatches=microbatches, rows=rows, row_tokens=row_tokens)
     useful = sum(int(np.count_nonzero(values)) for values in advantages)
-    return packed, _describe(groups, packed, batch=batch, useful=useful)
+    return packed, _describe(groups, packed, batch=batch, oldest=oldest, useful=useful)
 
 
 def group_advantages(
@@ -105,31 +112,35 @@ def group_advantages(
     return np.asarray(advantage(rewards, present), np.float32)[:members]
 
 
-def _pack_item(trajectory: Trajectory, advantage: float) -> PackItem:
+def _pack_item(trajectory: Trajectory, advantage: float, *, oldest: int) -> PackItem:
     return PackItem(
         tokens=trajectory.tokens,
-        loss_mask=trajectory.loss_mask,
+        loss_mask=trajectory.loss_mask & (trajectory.policy_versions >= oldest),
         rollout_logprobs=trajectory.rollout_logprobs,
         advantages=np.full(len(trajectory.tokens), advantage, np.float32),
     )
 
 
 def _describe(
-    groups: Sequence[TrajectoryGroup], packed: TrainBatch, *, batch: int, useful: int
+    groups: Sequence[TrajectoryGroup], packed: TrainBatch, *, batch: int, oldest: int, useful: int
 ) -> BatchStatistics:
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     known = any("success" in trajectory.info for trajectory in trajectories)
     successes = [t.info.get("success", 0.0) for t in trajectories] if known else []
-    lags = [lag(group.oldest_version, batch) for group in groups]
-    in_flight = [group.newest_version - group.oldest_version for group in groups]
+    trained = [max(group.oldest_version, oldest) for group in groups]
+    lags = [lag(version, batch) for version in trained]
+    in_flight = [g.newest_version - first for g, first in zip(groups, trained, strict=True)]
     tokens = sum(len(trajectory.tokens) for trajectory in trajectories)
+    sampled = sum(int(np.count_nonzero(trajectory.loss_mask)) for trajectory in trajectories)
+    in_loss = int(packed.loss_mask.sum())
     _, rows, row_tokens = packed.tokens.shape
     return BatchStatistics(
         groups=len(groups),
         trajectories=len(trajectories),
         useful_trajectories=useful,
         tokens=tokens,
-        sampled_tokens=int(packed.loss_mask.sum()),
+        sampled_tokens=in_loss,
+        masked_tokens=sampled - in_loss,
         padding_share=1 - tokens / (int(packed.microbatches) * rows * row_tokens),
         reward_mean=statistics.fmean(trajectory.reward for trajectory in trajectories),
         success_mean=statistics.fmean(successes) if successes else None,

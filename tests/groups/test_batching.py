@@ -120,6 +120,7 @@ def test_statistics_by_hand() -> None:
         useful_trajectories=2,
         tokens=15,
         sampled_tokens=6,
+        masked_tokens=0,
         padding_share=1 - 15 / 32,
         reward_mean=2.0,
         success_mean=pytest.approx(2 / 3),
