@@ -2,6 +2,7 @@
 
 config     the sizes that are fixed when the programs are compiled
 scheduler  which request has which row: a plain state machine
+versions   which policy versions must stay alive: as plain
 rows       the per-row numbers, on the host and on the device
 cache      keys and values of every row
 state      what lives on the device between two dispatches
@@ -9,6 +10,6 @@ prefill    prompts into the cache, several rows a dispatch
 logits     how one token is drawn
 decode     several tokens of every row a dispatch
 programs   everything compiled ahead of time, so that nothing compiles later
-engine     the loop of the device thread: one `step` is one prefill and one decode
+engine     the loop of the device thread: one `step` is a prefill and a decode of each version
 service    the bridge between trio and the device thread
 """

@@ -1,7 +1,7 @@
 """Several tokens of every row a dispatch; rows that end inside it stay silent to its end.
 
 Idle rows compute along and are masked: the program's shape is fixed, so a row's bits don't
-depend on its neighbours.
+depend on its neighbours. Rows of another policy version than the dispatch's are idle in it.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class Decoded(NamedTuple):
       tokens: i32[k, S].
       logprobs: f32[k, S].
       was_active: bool[k, S], which of them were sampled; a stop token was.
-      active: bool[S], the rows that go on.
+      active: bool[S], the rows that go on, those that weren't served included.
     """
 
     tokens: jax.Array
@@ -41,20 +41,27 @@ def decode(
     params: Params,
     state: SamplerState,
     update: RowUpdate,
+    served: jax.Array,
     *,
     steps: int,
     window: int,
     model: ModelConfig,
 ) -> tuple[SamplerState, Decoded]:
-    """Apply the update, then sample up to `steps` tokens a row; the state is donated.
+    """Apply the update, then sample up to `steps` tokens a served row; the state is donated.
 
-    It leaves early when no row is active any more.
+    Rows that aren't served keep every bit of their numbers and their cache. It leaves early
+    when no served row is active any more.
 
     Args:
+      served: bool[S], the rows that sample with these weights; idle ones may be among them.
       steps: k, static.
-      window: positions that are attended over, at least every active row's position + k. Static.
+      window: positions that are attended over, at least every served active row's position + k.
+        Static.
     """
-    rows = apply_update(state.rows, update)
+    updated = apply_update(state.rows, update)
+    # From here on "active" means "active and served"; the others wake up at the end.
+    asleep = updated.active & ~served
+    rows = updated._replace(active=updated.active & served)
     count = rows.token.shape[0]
     blank = Decoded(
         tokens=jnp.zeros((steps, count), jnp.int32),
@@ -86,7 +93,9 @@ def decode(
 
     start = (jnp.int32(0), dataclasses.replace(state, rows=rows), blank)
     _, state, decoded = lax.while_loop(goes_on, one_token, start)
-    return state, decoded
+    active = decoded.active | asleep
+    rows = state.rows._replace(active=active)
+    return dataclasses.replace(state, rows=rows), decoded._replace(active=active)
 
 
 def advance(rows: Rows, draw: Draw) -> Rows:

@@ -11,14 +11,18 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 
 from ..models.config import ModelConfig
 from ..models.parameters import init, unstack
+from ..types import Bools
 from .config import SamplerConfig
 from .decode import Decoded, decode
 from .prefill import prefill
 from .rows import PrefillChunk, RowUpdate, idle_chunk, no_update
 from .state import SamplerState, initial_state
+
+Decode = Callable[[Any, SamplerState, RowUpdate, Bools], tuple[SamplerState, Decoded]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Programs:
 
     initial_state: Callable[[], SamplerState]
     prefill: Mapping[int, Callable[[Any, SamplerState, PrefillChunk], SamplerState]]
-    decode: Mapping[int, Callable[[Any, SamplerState, RowUpdate], tuple[SamplerState, Decoded]]]
+    decode: Mapping[int, Decode]
 
 
 def compile_programs(config: SamplerConfig, model: ModelConfig, vocab_size: int) -> Programs:
@@ -47,7 +51,8 @@ def compile_programs(config: SamplerConfig, model: ModelConfig, vocab_size: int)
         lowered.append(_lower(into_cache, params, state, idle_chunk(config)))
     for window in config.windows:
         sample = partial(decode, steps=config.decode_tokens, window=window, model=model)
-        lowered.append(_lower(sample, params, state, no_update(config)))
+        served = np.zeros(config.rows, np.bool_)
+        lowered.append(_lower(sample, params, state, no_update(config), served))
     with ThreadPoolExecutor(thread_name_prefix="compile") as pool:
         compiled = list(pool.map(_compile, lowered))
     count = len(config.windows)

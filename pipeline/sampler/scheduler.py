@@ -3,14 +3,18 @@
 A request waits, then has a row: first its prompt is prefilled chunk by chunk, then it
 decodes until the device says that its row ended. Each request leaves exactly once: completed
 or cancelled. Nothing here depends on time; equal calls give equal decisions.
+
+A row has a policy version: that of its request, or the newest one. A dispatch serves the rows
+of one version; what the others have on the device stays as it is.
 """
 
 import heapq
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
-from ..types import Bools, Completion, FinishReason, Float32s, Int32s, SampleRequest
+from ..types import NO_VERSION, Bools, Completion, FinishReason, Float32s, Int32s, SampleRequest
 from .config import SamplerConfig
 from .rows import NO_STOP, PrefillChunk, RowUpdate, idle_chunk, no_update
 
@@ -30,6 +34,21 @@ class SampledBlock:
     was_active: Bools
     active: Bools
     version: int
+
+
+@dataclass(frozen=True, eq=False)
+class DecodeDispatch:
+    """What one decode dispatch is given.
+
+    Attributes:
+      update: the rows that changed since the last dispatch, of whatever version.
+      served: bool[S], the rows that sample.
+      positions: cache positions that it may touch in any served row.
+    """
+
+    update: RowUpdate
+    served: Bools
+    positions: int
 
 
 @dataclass(eq=False)
@@ -61,6 +80,7 @@ class Scheduler:
         self._waiting: dict[Ticket, SampleRequest] = {}
         self._order: list[tuple[int, int, Ticket]] = []  # (priority, arrival, ticket)
         self._arrivals = 0
+        self._newest = NO_VERSION
         self._prefilled_tokens = 0
         self._free = list(range(config.rows))
         self._row_of: dict[Ticket, int] = {}
@@ -79,9 +99,9 @@ class Scheduler:
         return len(self._row_of)
 
     @property
-    def decoding(self) -> int:
-        """Rows that sample in the next decode dispatch."""
-        return len(self._decoding)
+    def newest(self) -> int:
+        """The version of the rows whose requests name none."""
+        return self._newest
 
     @property
     def prefilled_tokens(self) -> int:
@@ -92,6 +112,15 @@ class Scheduler:
     def idle(self) -> bool:
         """Whether no request is here."""
         return not self._waiting and not self._row_of
+
+    def versions(self) -> list[int]:
+        """The versions of the rows with a request, oldest first."""
+        occupants = chain(self._prefilling.values(), self._decoding.values())
+        return sorted({self._version_of(occupant) for occupant in occupants})
+
+    def publish(self, version: int) -> None:
+        """Move the rows whose requests name no version to this one, which is newer."""
+        self._newest = version
 
     def submit(self, ticket: Ticket, request: SampleRequest) -> None:
         """Let a request wait for a row; its prompt must leave room for a token."""
@@ -131,13 +160,14 @@ class Scheduler:
         if not self._waiting:
             self._order.clear()  # what is left was cancelled
 
-    def next_prefill(self) -> PrefillChunk | None:
-        """Plan one prefill dispatch, longest-waiting rows first; None if no row needs it."""
-        if not self._prefilling:
+    def next_prefill(self, version: int) -> PrefillChunk | None:
+        """Plan one prefill dispatch of a version, longest-waiting rows first; None for no row."""
+        rows = self._rows_of(version, self._prefilling)
+        if not rows:
             return None
         lanes, size = self._config.prefill_rows, self._config.prefill_tokens
         chunk = idle_chunk(self._config)
-        for lane, (row, occupant) in enumerate(list(self._prefilling.items())[:lanes]):
+        for lane, (row, occupant) in enumerate(rows[:lanes]):
             start, count = occupant.prefilled, min(size, occupant.to_prefill)
             chunk.tokens[lane, :count] = occupant.request.tokens[start : start + count]
             chunk.rows[lane], chunk.starts[lane] = row, start
@@ -147,24 +177,24 @@ class Scheduler:
                 self._start_decoding(row)
         return chunk
 
-    def take_update(self) -> RowUpdate:
-        """Hand over the rows that changed since the last call."""
-        update = self._update
-        self._update = RowUpdate(np.zeros_like(update.changed), update.rows)
-        return update
-
-    def positions_needed(self) -> int:
-        """Cache positions that the next decode dispatch may touch in any row."""
-        longest = max(occupant.length for occupant in self._decoding.values())
-        return min(longest - 1 + self._config.decode_tokens, self._config.context_tokens)
+    def next_decode(self, version: int) -> DecodeDispatch | None:
+        """Plan one decode dispatch of a version; None for no row. It must be carried out."""
+        rows = self._rows_of(version, self._decoding)
+        if not rows:
+            return None
+        served = np.zeros(self._config.rows, np.bool_)
+        served[[row for row, _ in rows]] = True
+        longest = max(occupant.length for _, occupant in rows)
+        positions = min(longest - 1 + self._config.decode_tokens, self._config.context_tokens)
+        return DecodeDispatch(self._take_update(), served, positions)
 
     def record(self, block: SampledBlock) -> list[tuple[Ticket, Completion]]:
-        """Take in what a decode dispatch sampled; free the rows that ended."""
+        """Take in what a decode dispatch sampled for its version; free the rows that ended."""
         counts = block.was_active.sum(axis=0).tolist()
         goes_on = block.active.tolist()
         tokens, logprobs = block.tokens.T.tolist(), block.logprobs.T.tolist()
         finished = []
-        for row, occupant in list(self._decoding.items()):
+        for row, occupant in self._rows_of(block.version, self._decoding):
             count = counts[row]
             occupant.tokens += tokens[row][:count]
             occupant.logprobs += logprobs[row][:count]
@@ -174,6 +204,23 @@ class Scheduler:
                 del self._decoding[row], self._row_of[occupant.ticket]
                 self._free.append(row)
         return finished
+
+    def _version_of(self, occupant: _Occupant) -> int:
+        version = occupant.request.version
+        return self._newest if version is None else version
+
+    def _rows_of(self, version: int, rows: dict[int, _Occupant]) -> list[tuple[int, _Occupant]]:
+        return [
+            (row, occupant)
+            for row, occupant in rows.items()
+            if self._version_of(occupant) == version
+        ]
+
+    def _take_update(self) -> RowUpdate:
+        """Hand over the rows that changed since the last call."""
+        update = self._update
+        self._update = RowUpdate(np.zeros_like(update.changed), update.rows)
+        return update
 
     def _start_decoding(self, row: int) -> None:
         occupant = self._prefilling.pop(row)

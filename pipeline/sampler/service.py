@@ -2,10 +2,12 @@
 
 A request is posted and its task waits; the thread never waits for trio. All completions of a
 step come back in one call. A task that is cancelled takes its request back; its row is free
-at the next dispatch.
+at the next dispatch. Which versions stay alive is decided here, on trio's side; the thread
+keeps the weights of each until it is told.
 """
 
 import itertools
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,11 +17,12 @@ import trio
 
 from ..device_thread import DeviceThread
 from ..models.config import ModelConfig
-from ..types import Completion, FinishReason, SampleRequest
+from ..types import Completion, FinishReason, SampleRequest, SamplerLoad
 from .config import SamplerConfig
 from .engine import Engine, SamplerStatistics
 from .programs import Programs
 from .scheduler import Ticket
+from .versions import LiveVersions
 
 _ENDED = "the sampler has ended"
 
@@ -56,6 +59,7 @@ class NativeSampler:
         self._vocab_size = vocab_size
         self._engine = Engine(config, model, vocab_size, programs=programs)
         self._device = DeviceThread("sampler", background=self._work)
+        self._versions = LiveVersions(self._drop)
         self._tickets = itertools.count()
         self._pending: dict[Ticket, _Pending] = {}
         self._trio: trio.lowlevel.TrioToken | None = None
@@ -63,7 +67,7 @@ class NativeSampler:
     @property
     def policy_version(self) -> int:
         """The version published last, `NO_VERSION` before the first."""
-        return self._engine.version
+        return self._versions.newest
 
     @property
     def device(self) -> DeviceThread:
@@ -87,7 +91,8 @@ class NativeSampler:
         """Sample one turn. Cancelling the call frees its row at the next dispatch.
 
         Raises:
-          ValueError: where the request itself is malformed; others aren't affected.
+          ValueError: where the request itself is malformed, or its version is neither the
+            newest nor held; others aren't affected.
           trio.ClosedResourceError: where the sampler has ended.
         """
         self._check(request)
@@ -96,6 +101,54 @@ class NativeSampler:
             return _nothing_sampled()
         if self._device.ended:
             raise trio.ClosedResourceError(_ENDED)
+        with self._versions.use(request.version):
+            completion = await self._submit(request)
+        if completion is None:
+            # If the sampler's failure is cancelling this task too, let that come first.
+            await trio.lowlevel.checkpoint()
+            raise trio.ClosedResourceError(_ENDED)
+        return completion
+
+    async def publish(self, params: Any, version: int) -> None:
+        """Swap the weights between two dispatches; returns when they are in use.
+
+        Rows in flight keep their cache; their later tokens have the new version, unless their
+        request names another. If the caller is cancelled, the swap may still happen.
+
+        Args:
+          params: from `models.parameters.unstack`; not changed and not donated.
+          version: newer than all before.
+
+        Raises:
+          ValueError: where it isn't.
+        """
+        await self._device.run(partial(self._publish, params, version))
+
+    def hold(self, version: int) -> AbstractContextManager[None]:
+        """Keep the weights of a version within the context, whatever is published meanwhile.
+
+        Holds are counted; each version that is alive costs one copy of the weights.
+
+        Raises:
+          ValueError: where it is neither the newest version nor held already.
+        """
+        return self._versions.hold(version)
+
+    def load(self) -> SamplerLoad:
+        """Say how busy it is; to be called from trio.
+
+        `rows_busy + waiting` is exactly the number of calls of `sample` that are under way: a
+        request counts from its call on, also while the device thread hasn't seen it.
+        """
+        under_way = len(self._pending)
+        rows_busy = min(self._engine.statistics().rows_busy, under_way)  # some are cancelled
+        return SamplerLoad(self._config.rows, rows_busy, under_way - rows_busy)
+
+    def statistics(self) -> SamplerStatistics:
+        """Say what the sampler has done and is doing."""
+        return self._engine.statistics()
+
+    async def _submit(self, request: SampleRequest) -> Completion | None:
         ticket, pending = next(self._tickets), _Pending()
         self._pending[ticket] = pending
         self._device.post(partial(self._engine.submit, ticket, request))
@@ -104,26 +157,17 @@ class NativeSampler:
         finally:
             if self._pending.pop(ticket, None) is not None:
                 self._device.post(partial(self._engine.cancel, ticket))
-        if pending.completion is None:
-            # If the sampler's failure is cancelling this task too, let that come first.
-            await trio.lowlevel.checkpoint()
-            raise trio.ClosedResourceError(_ENDED)
         return pending.completion
 
-    async def publish(self, params: Any, version: int) -> None:
-        """Swap the weights between two dispatches; returns when they are in use.
+    def _publish(self, params: Any, version: int) -> None:
+        """Swap the weights, on the device thread, and tell trio's side whoever waits for it."""
+        self._engine.publish(params, version)
+        assert self._trio is not None
+        self._trio.run_sync_soon(self._versions.publish, version)
 
-        Rows in flight keep their cache; their later tokens have the new version.
-
-        Args:
-          params: from `models.parameters.unstack`; not changed and not donated.
-          version: at least the present one.
-        """
-        await self._device.run(partial(self._engine.publish, params, version))
-
-    def statistics(self) -> SamplerStatistics:
-        """Say what the sampler has done and is doing."""
-        return self._engine.statistics()
+    def _drop(self, version: int) -> None:
+        # Commands run in order: the last request of the version has left the engine by then.
+        self._device.post(partial(self._engine.drop, version))
 
     def _work(self) -> bool:
         """One step of the engine, on the device thread."""
@@ -156,6 +200,8 @@ class NativeSampler:
             )
         if request.temperature < 0:
             raise ValueError(f"temperature must be >= 0, got {request.temperature}")
+        if request.version is not None:
+            self._versions.check(request.version)
 
 
 def _nothing_sampled() -> Completion:

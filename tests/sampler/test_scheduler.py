@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.sampler.config import SamplerConfig
 from headrace.pipeline.sampler.rows import PrefillChunk, RowUpdate
-from headrace.pipeline.sampler.scheduler import SampledBlock, Scheduler
-from headrace.pipeline.types import Completion, FinishReason, SampleRequest
+from headrace.pipeline.sampler.scheduler import DecodeDispatch, SampledBlock, Scheduler
+from headrace.pipeline.types import (
+    Bools,
+    Completion,
+    FinishReason,
+    Float32s,
+    Int32s,
+    SampleRequest,
+)
 
 CONFIG = SamplerConfig(
     rows=3, context_tokens=12, decode_tokens=2, prefill_rows=2, prefill_tokens=4, max_stop_ids=2
@@ -19,7 +26,7 @@ CONFIG = SamplerConfig(
 STOP = 1
 
 
-def make_request(seed: int, priority: int = 0) -> SampleRequest:
+def make_request(seed: int, priority: int = 0, version: int | None = None) -> SampleRequest:
     rng = np.random.default_rng(seed)
     return SampleRequest(
         tokens=rng.integers(2, 50, rng.integers(1, 12)).astype(np.int32),
@@ -27,12 +34,16 @@ def make_request(seed: int, priority: int = 0) -> SampleRequest:
         stop_ids=(STOP, 0)[: rng.integers(0, 3)],
         key=(seed, 1),
         priority=priority,
+        version=version,
     )
 
 
 @dataclass
 class FakeDevice:
-    """Rows of text instead of a cache; samples by a counter, with a stop now and then."""
+    """Rows of text instead of a cache; samples by a counter, with a stop now and then.
+
+    A logprob says which token it belongs to and which version sampled it.
+    """
 
     text: list[list[int]] = field(default_factory=lambda: [[] for _ in range(CONFIG.rows)])
     position: list[int] = field(default_factory=lambda: [0] * CONFIG.rows)
@@ -59,11 +70,11 @@ class FakeDevice:
             if self.active[row]:
                 self.text[row][self.position[row] :] = [int(rows.token[row])]
 
-    def decode(self, version: int) -> SampledBlock:
+    def decode(self, version: int, served: Bools) -> SampledBlock:
         shape = (CONFIG.decode_tokens, CONFIG.rows)
         tokens, was_active = np.zeros(shape, np.int32), np.zeros(shape, np.bool_)
         for step, row in np.ndindex(shape):
-            if not self.active[row]:
+            if not (self.active[row] and served[row]):
                 continue
             self.sampled += 1
             token = STOP if self.sampled % 5 == 0 else 100 + self.sampled
@@ -72,9 +83,12 @@ class FakeDevice:
             self.position[row] += 1
             full = self.position[row] + 1 >= self.limit[row]
             self.active[row] = not full and token not in self.stop_ids[row]
-        return SampledBlock(
-            tokens, -tokens.astype(np.float32), was_active, np.array(self.active), version
-        )
+        logprobs = logprobs_of(tokens, version)
+        return SampledBlock(tokens, logprobs, was_active, np.array(self.active), version)
+
+
+def logprobs_of(tokens: Int32s, versions: Int32s | int) -> Float32s:
+    return -(100 * tokens + versions).astype(np.float32)
 
 
 @dataclass
@@ -86,7 +100,14 @@ class Run:
     requests: dict[int, SampleRequest] = field(default_factory=dict)
     completed: dict[int, Completion] = field(default_factory=dict)
     cancelled: set[int] = field(default_factory=set)
-    version: int = 0
+    version: int = -1
+
+    def __post_init__(self) -> None:
+        self.publish()
+
+    def publish(self) -> None:
+        self.version += 1
+        self.scheduler.publish(self.version)
 
     def submit(self, request: SampleRequest) -> None:
         ticket = len(self.requests)
@@ -101,20 +122,26 @@ class Run:
 
     def step(self) -> None:
         self.scheduler.assign()
-        chunk = self.scheduler.next_prefill()
-        if chunk is not None:
-            self.device.prefill(chunk)
-        if self.scheduler.decoding:
-            needed = self.scheduler.positions_needed()
-            self.device.update(self.scheduler.take_update())
-            assert sum(self.device.active) == self.scheduler.decoding
-            active = np.flatnonzero(self.device.active)
-            block = self.device.decode(self.version)
-            assert max(self.device.position[row] for row in active) <= needed
-            for ticket, completion in self.scheduler.record(block):
-                assert ticket not in self.completed
-                self.completed[ticket] = completion
+        versions = self.scheduler.versions()
+        assert versions == sorted(set(versions))
+        for version in versions:
+            chunk = self.scheduler.next_prefill(version)
+            if chunk is not None:
+                self.device.prefill(chunk)
+            dispatch = self.scheduler.next_decode(version)
+            if dispatch is not None:
+                self.decode(version, dispatch)
         self.check()
+
+    def decode(self, version: int, dispatch: DecodeDispatch) -> None:
+        self.device.update(dispatch.update)
+        served = np.flatnonzero(dispatch.served).tolist()
+        assert all(self.device.active[row] for row in served)
+        block = self.device.decode(version, dispatch.served)
+        assert max(self.device.position[row] for row in served) <= dispatch.positions
+        for ticket, completion in self.scheduler.record(block):
+            assert ticket not in self.completed
+            self.completed[ticket] = completion
 
     def check(self) -> None:
         here = len(self.requests) - len(self.completed) - len(self.cancelled)
@@ -134,17 +161,20 @@ def assert_fits(request: SampleRequest, completion: Completion) -> None:
     room = min(request.max_tokens, CONFIG.context_tokens - len(request.tokens))
     assert 1 <= len(tokens) <= room
     assert len(completion.logprobs) == len(completion.policy_versions) == len(tokens)
-    np.testing.assert_array_equal(completion.logprobs, -completion.tokens.astype(np.float32))
+    versions = completion.policy_versions
+    np.testing.assert_array_equal(completion.logprobs, logprobs_of(completion.tokens, versions))
     assert not set(tokens[:-1]) & set(request.stop_ids)
     stopped = tokens[-1] in request.stop_ids
     assert completion.finish == (FinishReason.STOP if stopped else FinishReason.LENGTH)
     assert stopped or len(tokens) == room
-    assert (np.diff(completion.policy_versions) >= 0).all()
+    assert (np.diff(versions) >= 0).all()
+    assert request.version is None or set(versions.tolist()) == {request.version}
 
 
 Actions = st.lists(
     st.one_of(
         st.tuples(st.just("submit"), st.integers(0, 10**6)),
+        st.tuples(st.just("submit pinned"), st.integers(0, 10**6)),
         st.tuples(st.just("cancel"), st.integers(0, 12)),
         st.tuples(st.just("step"), st.just(0)),
         st.tuples(st.just("publish"), st.just(0)),
@@ -162,10 +192,13 @@ def test_every_request_leaves_once_and_every_row_is_given_back(
     for kind, value in actions:
         if kind == "submit":
             run.submit(make_request(value, priority=value % 3))
+        elif kind == "submit pinned":
+            version = max(0, run.version - value % 4)
+            run.submit(make_request(value, priority=value % 3, version=version))
         elif kind == "cancel":
             run.cancel(value)
         elif kind == "publish":
-            run.version += 1
+            run.publish()
         else:
             run.step()
     run.finish()
@@ -199,7 +232,9 @@ def test_smaller_priorities_get_rows_first_then_earlier_arrivals() -> None:
     order = []
     while not scheduler.idle:
         scheduler.assign()
-        ticket = int(scheduler.take_update().rows.key[0, 0])
+        dispatch = scheduler.next_decode(scheduler.newest)
+        assert dispatch is not None
+        ticket = int(dispatch.update.rows.key[0, 0])
         scheduler.cancel(ticket)
         order.append(ticket)
     assert order == [5, 1, 4, 0, 2]
@@ -210,7 +245,7 @@ def test_a_cancelled_row_falls_silent_even_if_it_is_given_away_at_once() -> None
     long = SampleRequest(np.array([7, 8], np.int32), 9, (), (1, 1))
     for _ in range(3):
         run.submit(long)
-    while run.scheduler.decoding < 3:
+    while sum(run.device.active) < 3:
         run.step()
     for ticket in range(3):
         run.cancel(ticket)
