@@ -4,7 +4,9 @@ A check gets a sampler to which nothing was published yet, and a function that p
 weights of a version. Add a check here and every implementation is held to it.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from headrace.pipeline.types import (
     FinishReason,
     Sampler,
     SampleRequest,
+    SamplerLoad,
 )
 from tests.sampler.helpers import CONFIG, VOCAB, assert_same, make_request, sample_all
 
@@ -133,6 +136,122 @@ async def versions_never_fall(sampler: Sampler, request: SampleRequest) -> None:
     assert 1 <= versions[0] <= versions[-1] <= 5
 
 
+async def a_held_version_survives_publishes(sampler: Sampler, publish: Publish) -> None:
+    requests = [make_request(seed) for seed in range(8)]
+    await publish(1)
+    with sampler.hold(1):
+        before = await sample_all(sampler.sample, requests)
+        for version in (2, 3):
+            await publish(version)
+        pinned = [replace(request, version=1) for request in requests]
+        after = await sample_all(sampler.sample, pinned)
+        newest = await sample_all(sampler.sample, requests)
+    for left, right in zip(before, after, strict=True):
+        assert_same(left, right)
+    assert versions_of(before) == versions_of(after) == {1}
+    assert versions_of(newest) == {3}
+
+
+async def a_pinned_request_in_flight_keeps_its_version(sampler: Sampler, publish: Publish) -> None:
+    """Also where the hold ends before the request does, and where there was none."""
+    await publish(1)
+    requests = [replace(long_request(seed), version=1) for seed in range(3 * CONFIG.rows)]
+    alone = await sample_all(sampler.sample, requests)
+    completions: dict[int, Completion] = {}
+
+    async def sample(index: int) -> None:
+        completions[index] = await sampler.sample(requests[index])
+
+    async with trio.open_nursery() as nursery:
+        for index in range(0, len(requests), 2):
+            nursery.start_soon(sample, index)
+        await trio.sleep(0.002)
+        with sampler.hold(1):
+            await publish(2)
+            for index in range(1, len(requests), 2):
+                nursery.start_soon(sample, index)
+            await trio.sleep(0.002)
+        await publish(3)
+    assert versions_of(completions.values()) == {1}
+    for index, completion in enumerate(alone):
+        assert_same(completion, completions[index])
+
+
+async def pinned_and_unpinned_go_side_by_side(sampler: Sampler, publish: Publish) -> None:
+    seeds = range(6)
+    newest_then: dict[int, list[Completion]] = {}
+    with ExitStack() as holds:
+        for version in (2, 3, 5):
+            await publish(version)
+            holds.enter_context(sampler.hold(version))
+            newest_then[version] = await sample_all(
+                sampler.sample, [make_request(seed) for seed in seeds]
+            )
+        mixed = [
+            replace(make_request(seed), version=version)
+            for seed in seeds
+            for version in (5, None, 2, 3)
+        ]
+        completions = await sample_all(sampler.sample, mixed)
+    for index, (request, completion) in enumerate(zip(mixed, completions, strict=True)):
+        version = 5 if request.version is None else request.version
+        assert versions_of([completion]) == {version}
+        assert_same(completion, newest_then[version][index // 4])
+
+
+async def an_unknown_version_is_refused(sampler: Sampler, publish: Publish) -> None:
+    for version in (-1, 0):
+        await refuses(sampler, version)
+    await publish(1)
+    await publish(3)
+    for version in (-1, 0, 1, 2, 4):
+        await refuses(sampler, version)
+    completion = await sampler.sample(replace(make_request(1), version=3))
+    assert versions_of([completion]) == {3}
+
+
+async def a_version_is_refused_after_its_last_hold(sampler: Sampler, publish: Publish) -> None:
+    pinned = replace(make_request(1), version=1)
+    await publish(1)
+    with sampler.hold(1):
+        await publish(2)
+        with sampler.hold(1):
+            await publish(3)
+        assert versions_of([await sampler.sample(pinned)]) == {1}
+    await refuses(sampler, 1)
+    with sampler.hold(3):
+        await refuses(sampler, 1)
+    assert versions_of([await sampler.sample(make_request(1))]) == {3}
+
+
+async def the_load_counts_every_request(sampler: Sampler, publish: Publish) -> None:
+    count = CONFIG.rows + 3
+    assert sampler.load() == SamplerLoad(CONFIG.rows, rows_busy=0, waiting=0)
+    async with trio.open_nursery() as nursery:
+        for seed in range(count):
+            nursery.start_soon(sampler.sample, long_request(seed))
+        await trio.sleep(0.002)
+        assert sampler.load() == SamplerLoad(CONFIG.rows, rows_busy=0, waiting=count)
+        await publish(0)
+        for _ in range(5):
+            await trio.sleep(0.001)
+            load = sampler.load()
+            assert load.rows_busy <= CONFIG.rows
+            assert load.rows_busy + load.waiting <= count
+    assert sampler.load() == SamplerLoad(CONFIG.rows, rows_busy=0, waiting=0)
+
+
+async def refuses(sampler: Sampler, version: int) -> None:
+    with pytest.raises(ValueError, match=f"got {version}"):
+        await sampler.sample(replace(make_request(1), version=version))
+    with pytest.raises(ValueError, match=f"got {version}"), sampler.hold(version):
+        pass
+
+
+def versions_of(completions: Iterable[Completion]) -> set[int]:
+    return {version for done in completions for version in done.policy_versions.tolist()}
+
+
 CHECKS: tuple[Check, ...] = (
     requests_wait_for_the_first_publish,
     completions_are_whole,
@@ -141,4 +260,10 @@ CHECKS: tuple[Check, ...] = (
     a_malformed_request_harms_only_its_caller,
     cancelled_requests_leave_the_others_alone,
     a_publish_counts_when_it_returns,
+    a_held_version_survives_publishes,
+    a_pinned_request_in_flight_keeps_its_version,
+    pinned_and_unpinned_go_side_by_side,
+    an_unknown_version_is_refused,
+    a_version_is_refused_after_its_last_hold,
+    the_load_counts_every_request,
 )

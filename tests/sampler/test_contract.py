@@ -24,7 +24,9 @@ def run_on_native(check: Check) -> None:
 
 def run_on_fake(check: Check) -> None:
     async def main() -> None:
-        sampler = FakeSampler(token_seconds=0.001, context_tokens=CONFIG.context_tokens)
+        sampler = FakeSampler(
+            token_seconds=0.001, context_tokens=CONFIG.context_tokens, rows=CONFIG.rows
+        )
 
         async def publish(version: int) -> None:
             await sampler.publish(None, version)
