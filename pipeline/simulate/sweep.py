@@ -1,0 +1,152 @@
+"""Which settings a tuning tries, and trying them, in worker processes if asked.
+
+Invariant: the settings, their order and their outcomes depend on the configuration alone,
+neither on the number of workers nor on their speed.
+"""
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+
+from ..errors import check
+from .frontier import Outcome, Setting
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """What a tuning tries, and how it chooses.
+
+    Raises:
+      ConfigError: for impossible numbers.
+    """
+
+    mean_lags: tuple[int, ...] = (0, 1, 2, 4, 8)
+    """Values of max_mean_lag (eta) to try; 0 is synchronous training."""
+    lag_multiples: tuple[int, ...] = (1, 2, 4)
+    """Values of max_lag (K) to try, as multiples of eta."""
+    loads: tuple[float, ...] = (0.5, 1.0, 2.0)
+    """Numbers of episodes in flight to try, as multiples of the scenario's."""
+    sampler_shares: tuple[float, ...] = (0.5, 0.625, 0.75, 0.875)
+    """Shares of the chips that sample to try; the best split is used for all that follows."""
+    steps: int = 200
+    """Updates in each simulation; long enough that the slowest episodes end."""
+    slack: float = 0.05
+    """A setting may be slower than the fastest by this share to be recommended."""
+    max_waste: float = 0.15
+    """And may throw away this share of the sampling work."""
+    workers: int = 1
+    """Processes that simulate; the results are the same with any number."""
+    svg: str | None = None
+    """Where to write a picture of the frontier; none by default."""
+
+    def __post_init__(self) -> None:
+        for name in ("mean_lags", "lag_multiples", "loads", "sampler_shares"):
+            values = getattr(self, name)
+            check(len(values) > 0, f"tune.{name}", values, "at least one number")
+        self._check_numbers()
+        for name in ("steps", "workers"):
+            value = getattr(self, name)
+            check(value >= 1, f"tune.{name}", value, ">= 1")
+        for name in ("slack", "max_waste"):
+            value = getattr(self, name)
+            check(0 <= value <= 1, f"tune.{name}", value, ">= 0 and <= 1")
+
+    def _check_numbers(self) -> None:
+        allowed = min(self.mean_lags) >= 0
+        check(allowed, "tune.mean_lags", self.mean_lags, "all >= 0")
+        allowed = min(self.lag_multiples) >= 1
+        check(allowed, "tune.lag_multiples", self.lag_multiples, "all >= 1")
+        check(min(self.loads) > 0, "tune.loads", self.loads, "all > 0")
+        shares = self.sampler_shares
+        allowed = min(shares) > 0 and max(shares) < 1
+        check(allowed, "tune.sampler_shares", shares, "all > 0 and < 1")
+
+
+def schedules(config: TuneConfig, base: Setting, *, fewest_episodes: int = 1) -> list[Setting]:
+    """Return the settings to try with the base's split: all eta, K and loads, no duplicates.
+
+    Args:
+      base: its episodes are the load 1.
+      fewest_episodes: no setting has fewer in flight.
+
+    Example:
+      >>> config = TuneConfig(mean_lags=(0, 2), lag_multiples=(1, 4), loads=(1.0,))
+      >>> [(s.max_mean_lag, s.max_lag) for s in schedules(config, Setting(1, 4, 64))]
+      [(0, 0), (2, 2), (2, 8)]
+    """
+    loads = (max(fewest_episodes, round(load * base.episodes)) for load in config.loads)
+    return list(
+        dict.fromkeys(
+            replace(base, max_mean_lag=eta, max_lag=multiple * eta, episodes=episodes)
+            for episodes in loads
+            for eta in config.mean_lags
+            for multiple in config.lag_multiples
+        )
+    )
+
+
+def splits(config: TuneConfig, base: Setting, *, unit: int) -> list[Setting]:
+    """Return the splits of the base's chips to try, with the loosest of the schedules.
+
+    Where the schedule hardly binds, it is the split alone that decides the throughput.
+
+    Args:
+      unit: the sampler gets a multiple of so many chips, the learner at least one.
+
+    Example:
+      >>> config = TuneConfig(sampler_shares=(0.5, 0.7, 0.75))
+      >>> [(s.sampler_chips, s.learner_chips) for s in splits(config, Setting(1, 4, 64, 8, 8),
+      ...     unit=4)]
+      [(8, 8), (12, 4)]
+    """
+    total = base.sampler_chips + base.learner_chips
+    eta = max(config.mean_lags)
+    loose = replace(base, max_mean_lag=eta, max_lag=max(config.lag_multiples) * eta)
+    counts = (max(1, round(share * total / unit)) * unit for share in config.sampler_shares)
+    return list(
+        dict.fromkeys(
+            replace(loose, sampler_chips=count, learner_chips=total - count)
+            for count in counts
+            if count < total
+        )
+    )
+
+
+def simulate_all(
+    simulate: Callable[[Setting], Outcome],
+    settings: Sequence[Setting],
+    *,
+    workers: int,
+    on_done: Callable[[], None],
+) -> list[Outcome]:
+    """Return the outcome of every setting, in their order.
+
+    Args:
+      simulate: importable by other processes if there is more than one worker.
+      on_done: called after each simulation.
+
+    Raises:
+      BaseException: the first one that a simulation raises; those that didn't start, won't.
+    """
+    if workers == 1:
+        outcomes = []
+        for setting in settings:
+            outcomes.append(simulate(setting))
+            on_done()
+        return outcomes
+
+    def note(done: Future[Outcome]) -> None:
+        on_done()
+
+    # Spawned, since a fork of a process with threads may hang.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(settings)), mp_context=context) as pool:
+        futures = [pool.submit(simulate, setting) for setting in settings]
+        for future in futures:
+            future.add_done_callback(note)
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise

@@ -1,0 +1,78 @@
+"""A tuning tries what it says, once each, and the number of workers changes nothing."""
+
+import functools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.pipeline.errors import ConfigError
+from headrace.pipeline.simulate.frontier import Outcome, Setting
+from headrace.pipeline.simulate.sweep import TuneConfig, schedules, simulate_all, splits
+
+BASE = Setting(1, 4, 64, sampler_chips=24, learner_chips=8)
+
+
+def simulated(setting, *, fails_at=None):
+    """A stand-in for a simulation; other processes import it from here."""
+    if setting.max_mean_lag == fails_at:
+        raise ConfigError("no such setting")
+    return Outcome(setting, 1.0 + setting.max_mean_lag, 0.5, 0.1, setting.max_mean_lag, 4)
+
+
+def test_the_default_sweep_has_39_settings_and_keeps_the_split():
+    found = schedules(TuneConfig(), BASE)
+    assert len(found) == len(set(found)) == 39  # 3 loads · (1 + 4 eta · 3 K)
+    assert {s.episodes for s in found} == {32, 64, 128}
+    assert {(s.sampler_chips, s.learner_chips) for s in found} == {(24, 8)}
+    assert all(s.max_lag in (m * s.max_mean_lag for m in (1, 2, 4)) for s in found)
+
+
+def test_no_setting_has_fewer_episodes_than_a_group_needs():
+    found = schedules(TuneConfig(), BASE, fewest_episodes=64)
+    assert {s.episodes for s in found} == {64, 128}
+
+
+@given(
+    shares=st.lists(st.floats(0.01, 0.99), min_size=1, max_size=5).map(tuple),
+    total=st.integers(2, 300),
+    unit=st.integers(1, 16),
+)
+def test_splits_use_all_chips_and_whole_replicas(shares, total, unit):
+    base = Setting(1, 4, 64, sampler_chips=total - 1, learner_chips=1)
+    for setting in splits(TuneConfig(sampler_shares=shares), base, unit=unit):
+        assert setting.sampler_chips + setting.learner_chips == total
+        assert setting.sampler_chips % unit == 0
+        assert setting.sampler_chips >= 1
+        assert setting.learner_chips >= 1
+        assert (setting.max_mean_lag, setting.max_lag) == (8, 32)
+
+
+def test_outcomes_come_in_order_whatever_the_number_of_workers():
+    settings, done = schedules(TuneConfig(loads=(1.0,)), BASE)[:4], []
+    alone = simulate_all(simulated, settings, workers=1, on_done=lambda: done.append(1))
+    together = simulate_all(simulated, settings, workers=2, on_done=lambda: done.append(1))
+    assert alone == together == [simulated(setting) for setting in settings]
+    assert len(done) == 8
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_of_a_simulation_ends_the_sweep(workers):
+    failing = functools.partial(simulated, fails_at=2)
+    with pytest.raises(ConfigError, match="no such setting"):
+        simulate_all(
+            failing, schedules(TuneConfig(), BASE)[:6], workers=workers, on_done=lambda: None
+        )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"mean_lags": ()}, {"mean_lags": (1, -1)}, {"lag_multiples": (0,)}, {"loads": (0.0,)},
+        {"sampler_shares": (0.5, 1.0)}, {"steps": 0}, {"workers": 0}, {"slack": 1.5},
+        {"max_waste": float("nan")},
+    ],
+)  # fmt: skip
+def test_impossible_numbers_are_refused(wrong):
+    with pytest.raises(ConfigError, match=f"tune.{next(iter(wrong))}"):
+        TuneConfig(**wrong)
