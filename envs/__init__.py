@@ -20,7 +20,11 @@ from .latency import latency_seconds as latency_seconds
 from .latency import with_latency as with_latency
 from .messages import Message as Message
 from .messages import ToolCall as ToolCall
+from .threads import SyncEnv as SyncEnv
+from .threads import in_threads as in_threads
 from .tools import Tool as Tool
 from .tools import ToolError as ToolError
 from .tools import ToolResult as ToolResult
 from .tools import tool as tool
+from .worker_threads import ThreadStatistics as ThreadStatistics
+from .worker_threads import TooManyHungThreads as TooManyHungThreads
