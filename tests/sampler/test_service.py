@@ -1,12 +1,18 @@
 """The laws of the native sampler: rows, cancellation, logprobs, versions, compilations."""
 
+import threading
+import weakref
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import trio
+import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +21,7 @@ from headrace.pipeline.models.parameters import init, unstack
 from headrace.pipeline.observe.compilations import CompilationCounter
 from headrace.pipeline.sampler.config import SamplerConfig
 from headrace.pipeline.sampler.service import NativeSampler
-from headrace.pipeline.types import Completion, SampleRequest
+from headrace.pipeline.types import Completion, SampleRequest, SamplerLoad
 from tests.sampler.contract import long_request
 from tests.sampler.helpers import (
     CONFIG,
@@ -37,12 +43,12 @@ REQUESTS = tuple(make_request(seed, temperature=TEMPERATURES[seed % 4]) for seed
 
 
 @cache
-def completions_alone() -> tuple[Completion, ...]:
-    """Each request without any neighbour."""
+def completions_alone(version: int = 0) -> tuple[Completion, ...]:
+    """Each request without any neighbour, when this version is the only one."""
     completions: list[Completion] = []
 
     async def body(sampler: NativeSampler) -> None:
-        await sampler.publish(sampler_params(0), 0)
+        await sampler.publish(sampler_params(version), version)
         completions.extend([await sampler.sample(request) for request in REQUESTS])
 
     run_native(body)
@@ -76,6 +82,66 @@ def test_law_7_rows_neighbours_and_timing_never_change_a_request(
         assert_same(completion, completions_alone()[index])
 
 
+VERSIONS = 4
+Steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("pinned"), st.integers(0, len(REQUESTS) - 1)),
+        st.tuples(st.just("newest"), st.integers(0, len(REQUESTS) - 1)),
+        st.tuples(st.just("cancelled"), st.integers(0, 10**6)),
+        st.tuples(st.just("publish"), st.just(0)),
+        st.tuples(st.just("wait"), st.integers(0, 5)),
+    ),
+    min_size=8,
+    max_size=40,
+)
+
+
+@settings(max_examples=30)
+@given(Steps)
+def test_law_7_a_pinned_request_is_as_alone_whatever_else_is_sampled_or_published(
+    steps: list[tuple[str, int]],
+) -> None:
+    pinned: list[tuple[int, int, Completion]] = []
+    unpinned: list[Completion] = []
+
+    async def body(sampler: NativeSampler) -> None:
+        async def sample_pinned(index: int, version: int) -> None:
+            request = replace(REQUESTS[index], version=version)
+            pinned.append((index, version, await sampler.sample(request)))
+
+        async def sample_newest(index: int) -> None:
+            unpinned.append(await sampler.sample(REQUESTS[index]))
+
+        async def go(kind: str, value: int, nursery: trio.Nursery) -> None:
+            newest = sampler.policy_version
+            if kind == "pinned":
+                nursery.start_soon(sample_pinned, value, max(0, newest - value % 2))
+            elif kind == "newest":
+                nursery.start_soon(sample_newest, value)
+            elif kind == "cancelled":
+                request = replace(make_request(value), version=newest)
+                nursery.start_soon(give_up, sampler, request, value / 10**8)
+            elif kind == "publish" and newest + 1 < VERSIONS:
+                await sampler.publish(sampler_params(newest + 1), newest + 1)
+                holds.enter_context(sampler.hold(newest + 1))
+            await trio.sleep(value / 1000 if kind == "wait" else 0)
+
+        with ExitStack() as holds:
+            async with trio.open_nursery() as nursery:
+                await go("publish", 0, nursery)
+                for kind, value in steps:
+                    await go(kind, value, nursery)
+        statistics = await until_idle(sampler)
+        assert statistics.live_versions == 1
+
+    run_native(body)
+    for index, version, completion in pinned:
+        assert set(completion.policy_versions.tolist()) == {version}
+        assert_same(completion, completions_alone(version)[index])
+    for completion in unpinned:
+        assert (np.diff(completion.policy_versions) >= 0).all()
+
+
 @settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(0, 10**6), st.floats(0, 0.02)), min_size=1, max_size=20),
@@ -93,6 +159,81 @@ def test_law_16_cancel_anywhere_frees_every_row(
         statistics = await sampler.device.run(sampler.statistics)
         assert statistics.rows_busy == statistics.waiting == 0
         assert published or statistics.cancelled == len(requests)
+
+    run_native(body)
+
+
+@settings(max_examples=10)
+@given(st.lists(st.floats(0, 0.02), min_size=1, max_size=12))
+def test_law_16_cancelling_pinned_requests_frees_rows_and_weights(seconds: list[float]) -> None:
+    async def body(sampler: NativeSampler) -> None:
+        await sampler.publish(sampler_params(0), 0)
+        async with trio.open_nursery() as nursery:
+            for seed, limit in enumerate(seconds):
+                request = replace(long_request(seed), version=0)
+                nursery.start_soon(give_up, sampler, request, limit)
+            await trio.sleep(0.001)
+            await sampler.publish(sampler_params(1), 1)
+        statistics = await sampler.device.run(sampler.statistics)
+        assert statistics.rows_busy == statistics.waiting == 0
+        assert statistics.live_versions == 1
+
+    run_native(body)
+
+
+def test_weights_are_released_with_the_last_hold_and_the_last_request() -> None:
+    alive: list[weakref.ref[jax.Array]] = []
+
+    async def publish(sampler: NativeSampler, version: int) -> None:
+        weights = jax.tree.map(jnp.copy, sampler_params(version))
+        alive.append(weakref.ref(weights["embedding"]))
+        await sampler.publish(weights, version)
+
+    async def in_memory(sampler: NativeSampler) -> list[int]:
+        await sampler.device.run(int)
+        return [version for version, weights in enumerate(alive) if weights() is not None]
+
+    async def body(sampler: NativeSampler) -> None:
+        await publish(sampler, 0)
+        with sampler.hold(0):
+            await publish(sampler, 1)
+            with sampler.hold(0), sampler.hold(1):
+                await publish(sampler, 2)
+                assert await in_memory(sampler) == [0, 1, 2]
+            assert await in_memory(sampler) == [0, 2]
+            async with trio.open_nursery() as nursery:
+                for seed in range(4 * CONFIG.rows):
+                    nursery.start_soon(sampler.sample, replace(long_request(seed), version=2))
+                await trio.sleep(0)
+                await publish(sampler, 3)
+            assert await in_memory(sampler) == [0, 3]
+        assert await in_memory(sampler) == [3]
+
+    run_native(body)
+
+
+def test_a_version_is_published_once() -> None:
+    async def body(sampler: NativeSampler) -> None:
+        await sampler.publish(sampler_params(2), 2)
+        for version in (-1, 1, 2):
+            with pytest.raises(ValueError, match=f"must be > 2, the newest, got {version}"):
+                await sampler.publish(sampler_params(0), version)
+        assert sampler.policy_version == 2
+
+    run_native(body)
+
+
+def test_a_request_that_the_device_thread_has_not_seen_counts_as_waiting() -> None:
+    async def body(sampler: NativeSampler) -> None:
+        await sampler.publish(sampler_params(0), 0)
+        go_on = threading.Event()
+        sampler.device.post(lambda: go_on.wait() and None)
+        async with trio.open_nursery() as nursery:
+            for seed in range(3):
+                nursery.start_soon(sampler.sample, make_request(seed))
+            await trio.testing.wait_all_tasks_blocked()
+            assert sampler.load() == SamplerLoad(CONFIG.rows, rows_busy=0, waiting=3)
+            go_on.set()
 
     run_native(body)
 
@@ -132,6 +273,28 @@ def test_a_row_in_flight_changes_its_version_between_two_dispatches() -> None:
     assert completion.policy_versions.tolist() == expected
 
 
+def test_a_pinned_row_in_flight_stays_with_its_version_and_shares_a_dispatch_while_newest() -> (
+    None
+):
+    engine = NativeSampler(CONFIG, MODEL, VOCAB, programs=native_programs())._engine
+    engine.publish(sampler_params(0), 0)
+    requests = [replace(long_request(1), version=0), long_request(2)]
+    for ticket, request in enumerate(requests):
+        engine.submit(ticket, request)
+    assert engine.step() == engine.step() == []
+    assert engine.statistics().dispatches == 2
+    engine.publish(sampler_params(1), 1)
+    finished = dict(engine.step())
+    assert engine.statistics().dispatches == 4
+    while engine.has_work:
+        finished |= dict(engine.step())
+    engine.drop(0)
+    total = CONFIG.context_tokens - 1
+    assert finished[0].policy_versions.tolist() == [0] * total
+    before = 2 * CONFIG.decode_tokens
+    assert finished[1].policy_versions.tolist() == [0] * before + [1] * (total - before)
+
+
 def test_nothing_compiles_after_warm_up() -> None:
     requests = [
         make_request(seed, temperature=TEMPERATURES[seed % 4], priority=seed % 5)
@@ -143,11 +306,13 @@ def test_nothing_compiles_after_warm_up() -> None:
         native_programs()
         with CompilationCounter() as compilations:
             await sampler.publish(params[0], 0)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(give_up, sampler, long_request(1), 0.01)
-                await sample_all(sampler.sample, requests[:100])
-                await sampler.publish(params[1], 1)
-                await sample_all(sampler.sample, requests[100:])
+            with sampler.hold(0):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(give_up, sampler, long_request(1), 0.01)
+                    await sample_all(sampler.sample, requests[:100])
+                    await sampler.publish(params[1], 1)
+                    pinned = [replace(request, version=0) for request in requests[50:100]]
+                    await sample_all(sampler.sample, requests[100:] + pinned)
         assert compilations.total == 0
 
     run_native(body)
