@@ -162,17 +162,18 @@ def _points(findings: Findings) -> list[Point]:
             y=outcome.groups_per_second / findings.fastest,
             level=sum(outcome.waste > edge for edge in _WASTES),
             kind=kind,
-            text=_describe(outcome, findings.fastest),
+            text=_describe(outcome, kind, findings.fastest),
         )
         for outcome, kind in _marked(findings)
     ]
 
 
-def _describe(outcome: Outcome, fastest: float) -> str:
+def _describe(outcome: Outcome, kind: str, fastest: float) -> str:
     setting = outcome.setting
+    begin = "Recommended: " if kind == "chosen" else ""
     chips = f", {setting.sampler_chips}+{setting.learner_chips} chips"
     return (
-        f"η {setting.max_mean_lag}, K {setting.max_lag}, {setting.episodes} episodes"
+        f"{begin}η {setting.max_mean_lag}, K {setting.max_lag}, {setting.episodes} episodes"
         f"{chips if setting.sampler_chips else ''}: "
         f"{outcome.groups_per_second / fastest:.0%} of the best throughput, "
         f"mean lag {outcome.lag_mean:.2f}, waste {outcome.waste:.1%}"
