@@ -19,7 +19,6 @@ from .pipeline.types import Completion as Completion
 from .pipeline.types import EpisodeFailure as EpisodeFailure
 from .pipeline.types import FailureKind as FailureKind
 from .pipeline.types import FinishReason as FinishReason
-from .pipeline.types import GroupOutcome as GroupOutcome
 from .pipeline.types import Sampler as Sampler
 from .pipeline.types import SampleRequest as SampleRequest
 from .pipeline.types import StopReason as StopReason
@@ -36,7 +35,6 @@ __all__ = [
     "EpisodeFailure",
     "FailureKind",
     "FinishReason",
-    "GroupOutcome",
     "HeadraceError",
     "Message",
     "PipelineStalled",

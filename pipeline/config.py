@@ -18,6 +18,7 @@ from .offline.sft import SftConfig
 from .prompts import PromptsConfig
 from .rollout.config import RolloutConfig
 from .sampler.config import SamplerConfig
+from .stages import ControllerConfig
 from .text.renderer import TextConfig
 
 
@@ -39,11 +40,9 @@ class RunConfig:
     """Decides the parameters, the order of tasks and the random keys of all episodes."""
     view: Literal["auto", "live", "plain"] = "auto"
     """auto: live on a terminal, else one plain line a step."""
-    group_failures: int = 32
-    """So many groups in a row that all failed end the run."""
 
     def __post_init__(self) -> None:
-        for name, lowest in (("steps", 0), ("seed", 0), ("group_failures", 1)):
+        for name, lowest in (("steps", 0), ("seed", 0)):
             value = getattr(self, name)
             allowed = lowest <= value < 2**63
             check(allowed, f"run.{name}", value, f"in {lowest}..2**63 - 1")
@@ -69,6 +68,7 @@ class Recipe:
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     schedule: Schedule = field(default_factory=Schedule)
+    controller: ControllerConfig = field(default_factory=ControllerConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     warm_start: SftConfig = field(default_factory=SftConfig)

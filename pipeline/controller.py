@@ -1,72 +1,33 @@
 """The controller: one nursery in which all stages run, in the order of `pipeline`'s table.
 
 It owns the ledger, reports events to it and carries its decisions out; about versions it
-decides nothing itself. A stage that fails ends the run with its name (`errors.stage`).
+decides nothing itself. Every wait has a name and a deadline. A stage that fails ends the run
+with its name (`errors.stage`), and so does a run in which nothing moves.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from functools import partial
 
 import trio
 
 from ..envs.base import Task
 from .errors import PipelineStalled, stage
 from .groups import ledger
-from .groups.batching import BatchStatistics
-from .rollout.episode import Rollout
-from .rollout.group import Flight, run_group
-from .types import GroupOutcome, TrainBatch, TrajectoryGroup
+from .groups.members import MemberRule
+from .rollout import concurrency
+from .rollout.config import RolloutConfig
+from .rollout.group import Flight, Group
+from .stages import ControllerConfig, Stages, Update
+from .types import Outcome, Trajectory, TrajectoryGroup
+from .waits import Waits
+
+__all__ = ["Controller", "ControllerConfig", "Stages", "Update"]
 
 EQUAL_GROUPS_A_FAILURE = 10  # a group of equal rewards is that much less of a bad sign
-
-
-class Tasks(Protocol):
-    """An endless stream of tasks."""
-
-    def next(self) -> Task:
-        """Return the next task."""
-        ...
-
-
-class Learner(Protocol):
-    """The learner as the controller sees it."""
-
-    async def update(self, batch: TrainBatch) -> Mapping[str, float]:
-        """Apply one batch; return the update's metrics."""
-        ...
-
-
-@dataclass(frozen=True)
-class Stages:
-    """What the pipeline is made of; fakes and real parts alike.
-
-    Attributes:
-      pack: `pack(groups, batch number)` makes one batch of whole groups.
-      publish: brings the learner's weights to the sampler as the given version; returns when
-        they are in use.
-    """
-
-    tasks: Tasks
-    rollout: Rollout
-    pack: Callable[[Sequence[TrajectoryGroup], int], tuple[TrainBatch, BatchStatistics]]
-    learner: Learner
-    publish: Callable[[int], Awaitable[None]]
-
-
-@dataclass(frozen=True)
-class Update:
-    """What is known after one update, for observers.
-
-    Attributes:
-      batch: the batch's number, which is the version that it was applied to.
-    """
-
-    batch: int
-    groups: Sequence[TrajectoryGroup]
-    statistics: BatchStatistics
-    metrics: Mapping[str, float]
+LOOKS_A_STALL = 10  # the watchdog looks so often before it calls a stall one
+LISTED_EPISODES = 20  # in reports for people
 
 
 class Controller:
@@ -79,182 +40,303 @@ class Controller:
         self,
         stages: Stages,
         schedule: ledger.Schedule,
+        config: ControllerConfig | None = None,
         *,
         steps: int,
         seed: int,
         on_update: Callable[[Update], None],
-        group_failures: int = 32,
+        evaluate_every: int = 0,
     ):
         """Args:
         steps: updates to make.
         seed: decides the episodes' random keys.
         on_update: called after each update; must not block.
-        group_failures: so many failed groups in a row end the run, and ten times as many that
-          are dropped for equal rewards.
+        evaluate_every: updates between two evaluations; 0 makes none.
         """
-        self.ledger = ledger.Ledger(schedule)
+        rollout = stages.rollout.config
+        self.ledger = ledger.Ledger(schedule, member_rule(rollout))
         self.flight = Flight()
+        self.evaluation_flight = Flight()
+        self.waits = Waits()
         self._stages = stages
+        self._config = config or ControllerConfig()
         self._steps = steps
         self._seed = seed
         self._on_update = on_update
-        self._group_failures = group_failures
+        self._evaluate_every = evaluate_every
         self._failed_in_a_row = 0
         self._equal_in_a_row = 0
-        self._last_error = ""
-        self._scopes: dict[int, trio.CancelScope] = {}
-        self._tasks: dict[int, Task] = {}
-        self._groups: dict[int, TrajectoryGroup] = {}
+        self._members = 0  # running now, until their environments are closed
+        self._limit = concurrency.start(rollout.max_episodes, stages.load())
+        self._groups: dict[int, Group] = {}
+        self._collected: dict[int, TrajectoryGroup] = {}
         self._again: deque[tuple[Task, int]] = deque()
         self._formed: tuple[int, list[TrajectoryGroup]] | None = None
-        self._changed = trio.Event()
+        self._batch_is_formed = trio.Event()
+        self._held: dict[int, ExitStack] = {}
+        self._evaluating = False
+        self._moved = 0.0
+        self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
-        """Run all stages until the last update is published.
+        """Run all stages until the last update is published and the last evaluation has ended.
 
         Every environment is closed on return, also after an error or a cancellation.
 
         Raises:
-          StageFailed: in an exception group, if a stage fails.
+          StageFailed: in an exception group, if a stage fails or nothing moves any more.
         """
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._admit_groups)
-                await self._learn()
+                self._nursery = nursery
+                nursery.start_soon(self._watch)
+                self._hold(self.ledger.published)
+                self._admit()
+                async with trio.open_nursery() as evaluations:
+                    await self._learn(evaluations)
+                    self._end()
                 nursery.cancel_scope.cancel()
         finally:
-            # All tasks have ended here, so there is nothing left to carry out.
-            self.ledger, _ = ledger.advance(self.ledger, ledger.Abandoned())
+            self._end()
+
+    def describe(self, now: float) -> list[str]:
+        """Say who waits for what since when, one line each, for people.
+
+        Args:
+          now: the present time of trio's clock; so it can be asked from any thread.
+        """
+        counts = ledger.counts(self.ledger)
+        return [
+            f"versions: {self.ledger.committed} committed, {self.ledger.published} published; "
+            f"groups: {counts.running} running, {counts.ready} ready, {counts.in_batch} in a "
+            f"batch, {ledger.may_admit(self.ledger)} more may start",
+            *self.waits.describe(now),
+            *self.evaluation_flight.describe(now, most=LISTED_EPISODES),
+            *self.flight.describe(now, most=LISTED_EPISODES),
+        ]
 
     # Steps 1 to 5: tasks become groups of finished episodes.
 
-    async def _admit_groups(self) -> None:
-        """Start a group whenever the schedule and `max_episodes` leave room."""
-        with stage("groups"):
-            async with trio.open_nursery() as groups:
-                while True:
-                    self._check_use()
-                    while self._may_admit():
-                        groups.start_soon(self._run_group, *self._admit())
-                    await self._changed.wait()
+    def _admit(self) -> None:
+        """Start groups while the schedule and the limits leave room.
 
-    def _may_admit(self) -> bool:
-        # Not bounded by what the last updates still need: a straggler would then hold them up.
+        Not bounded by what the last updates still need: a straggler would then hold them up.
+        """
         config = self._stages.rollout.config
-        room = config.max_episodes - len(self._scopes) * config.group_size
-        return ledger.may_admit(self.ledger) > 0 and room >= config.group_size
+        limit = self._limit.limit if self._config.concurrency == "auto" else config.max_episodes
+        room = max(int(limit), config.group_size) - self._members
+        while room >= config.group_size and ledger.may_admit(self.ledger) > 0:
+            self._admit_one(config.group_size)
+            room -= config.group_size
 
-    def _admit(self) -> tuple[int, Task]:
+    def _admit_one(self, size: int) -> None:
+        assert self._nursery is not None
         index = self.ledger.admitted
         task, attempt = self._again.popleft() if self._again else (self._next_task(), 0)
-        self._tasks[index] = task
-        self._scopes[index] = trio.CancelScope()
-        self._report(ledger.Admitted(task.id, attempt))
-        return index, task
+        version = ledger.sampled_version(self.ledger, index)
+        group = self._groups[index] = Group(self._stages.rollout, task, index, version)
+        self.ledger, _ = ledger.advance(self.ledger, ledger.Admitted(task.id, attempt))
+        for member in range(size):
+            self._members += 1
+            self._nursery.start_soon(self._run_member, group, member)
 
     def _next_task(self) -> Task:
         with stage("prompts"):
             return self._stages.tasks.next()
 
-    async def _run_group(self, index: int, task: Task) -> None:
-        outcome: GroupOutcome | None = None
-        with self._scopes[index] as scope:
-            outcome = await run_group(
-                self._stages.rollout, task, index=index, seed=self._seed, flight=self.flight
+    async def _run_member(self, group: Group, member: int) -> None:
+        with stage("groups"):
+            try:
+                conclude = partial(self._conclude, group.index)
+                await group.run_member(
+                    member, seed=self._seed, flight=self.flight, conclude=conclude
+                )
+            finally:
+                self._members -= 1
+            if self._config.concurrency == "auto":
+                self._limit = concurrency.episode_ended(self._limit, self._stages.load())
+            self._admit()
+
+    def _conclude(self, index: int, member: int, attempt: int, outcome: Outcome) -> bool:
+        """Tell the ledger of an outcome; return whether the member is to be run again."""
+        event: ledger.Event
+        if isinstance(outcome, Trajectory):
+            event = ledger.MemberDone(
+                index,
+                member,
+                attempt,
+                outcome.oldest_version,
+                outcome.newest_version,
+                outcome.reward,
             )
-        del self._scopes[index]
-        if outcome is None or scope.cancel_called:  # the ledger knows already
-            self._forget(index)
-            self._notify()
-        elif outcome.group is None:
-            self._conclude_failure(outcome)
         else:
-            self._conclude(outcome.group)
+            event = ledger.MemberFailed(index, member, attempt, str(outcome.kind))
+        decisions = self._report(event)
+        for decision in decisions:
+            self._check_use(decision, outcome)
+        return any(isinstance(decision, ledger.Retry) for decision in decisions)
 
-    def _conclude(self, group: TrajectoryGroup) -> None:
-        self._groups[group.index] = group
-        useful = len({trajectory.reward for trajectory in group.trajectories}) > 1
-        self._failed_in_a_row = 0
-        self._equal_in_a_row = 0 if useful else self._equal_in_a_row + 1
-        self._report(ledger.GroupReady(group.index, group.oldest_version, useful=useful))
-
-    def _conclude_failure(self, outcome: GroupOutcome) -> None:
-        self._failed_in_a_row += 1
-        self._last_error = outcome.failures[-1].error
-        self._report(ledger.GroupFailed(outcome.index, str(outcome.failures[-1].kind)))
-
-    def _check_use(self) -> None:
+    def _check_use(self, decision: ledger.Decision, outcome: Outcome) -> None:
         """End a run whose groups are never used; it would go on for ever."""
-        if self._failed_in_a_row >= self._group_failures:
+        match decision:
+            case ledger.Collect():
+                self._failed_in_a_row = self._equal_in_a_row = 0
+            case ledger.Drop(reason=ledger.EQUAL_REWARDS):
+                self._failed_in_a_row = 0
+                self._equal_in_a_row += 1
+            case ledger.Drop() if not isinstance(outcome, Trajectory):
+                self._failed_in_a_row += 1
+                self._check_failures(outcome.error)
+        allowed = EQUAL_GROUPS_A_FAILURE * self._config.group_failures
+        if self._equal_in_a_row >= allowed:
+            raise PipelineStalled(
+                f"{self._equal_in_a_row} groups in a row were dropped since all their rewards "
+                "were equal: nothing is left to learn, or nothing can be; set "
+                "--schedule.equal-rewards keep"
+            )
+
+    def _check_failures(self, error: str) -> None:
+        if self._failed_in_a_row >= self._config.group_failures:
             raise PipelineStalled(
                 f"{self._failed_in_a_row} groups in a row failed, the last one with "
-                f"{self._last_error!r}; mend the environment, or raise --run.group-failures"
-            )
-        dropped = self._equal_in_a_row if self.ledger.schedule.equal_rewards == "drop" else 0
-        if dropped >= EQUAL_GROUPS_A_FAILURE * self._group_failures:
-            raise PipelineStalled(
-                f"{dropped} groups in a row were dropped since all their rewards were equal: "
-                "nothing is left to learn, or nothing can be; set --schedule.equal-rewards keep"
+                f"{error!r}; mend the environment, or raise --controller.group-failures"
             )
 
     # Steps 6 to 10: groups become batches, updates and new versions.
 
-    async def _learn(self) -> None:
-        for _ in range(self._steps):
+    async def _learn(self, evaluations: trio.Nursery) -> None:
+        while self.ledger.committed < self._steps:
             batch, groups = await self._next_batch()
-            with stage("batching"):
-                packed, statistics = self._stages.pack(groups, batch)
-            with stage("learner"):
-                metrics = await self._stages.learner.update(packed)
+            # In lockstep all groups of a batch may have failed: a version without an update.
+            update = await self._update(batch, groups) if groups else None
             self._report(ledger.Committed(batch))
             await self._publish(ledger.publish_due(self.ledger))
-            with stage("observe"):
-                self._on_update(Update(batch, groups, statistics, metrics))
+            self._start_evaluation(evaluations)
+            if update is not None:
+                with stage("observe"):
+                    self._on_update(update)
         # With publish_every > 1 the last updates may not be due; what follows wants them.
         await self._publish(self.ledger.committed)
+
+    async def _update(self, batch: int, groups: list[TrajectoryGroup]) -> Update:
+        with stage("batching"):
+            packed, statistics = self._stages.pack(groups, batch)
+        deadline = self._config.update_deadline_seconds
+        setting = "--controller.update-deadline-seconds"
+        with self.waits.on("learner", f"update {batch + 1}", deadline, setting=setting):
+            metrics = await self._stages.learner.update(packed)
+        return Update(batch, groups, statistics, metrics)
 
     async def _publish(self, version: int | None) -> None:
         if version is None or version <= self.ledger.published:
             return
-        with stage("weight_sync"):
+        deadline = self._config.publish_deadline_seconds
+        setting = "--controller.publish-deadline-seconds"
+        with self.waits.on("weight_sync", f"publishing {version}", deadline, setting=setting):
             await self._stages.publish(version)
+        self._hold(version)
         self._report(ledger.Published(version))
 
     async def _next_batch(self) -> tuple[int, list[TrajectoryGroup]]:
         """Wait until the ledger forms the next batch."""
+        deadline = self._config.batch_deadline_seconds
+        setting = "--controller.batch-deadline-seconds"
+        self._batch_is_formed = trio.Event()
         self._report(ledger.BatchRequested())
-        while self._formed is None:
-            await self._changed.wait()
+        with self.waits.on("groups", "a batch", deadline, setting=setting):
+            await self._batch_is_formed.wait()
+        assert self._formed is not None
         formed, self._formed = self._formed, None
         return formed
 
+    def _start_evaluation(self, evaluations: trio.Nursery) -> None:
+        """Start an evaluation if one is due and the last one has ended."""
+        every, done = self._evaluate_every, self.ledger.committed
+        due = every > 0 and done % every == 0 and done < self._steps
+        if self._stages.evaluate is not None and due and not self._evaluating:
+            self._evaluating = True
+            version, held = self.ledger.published, ExitStack()
+            held.enter_context(self._stages.hold(version))  # now, while it is the newest
+            evaluations.start_soon(self._evaluate, self._stages.evaluate, version, held)
+
+    async def _evaluate(
+        self, evaluate: Callable[[int, Flight], Awaitable[None]], version: int, held: ExitStack
+    ) -> None:
+        with stage("evaluate"), held:
+            await evaluate(version, self.evaluation_flight)
+        self._evaluating = False
+
     # The ledger's events and decisions.
 
-    def _report(self, event: ledger.Event) -> None:
+    def _report(self, event: ledger.Event) -> ledger.Decisions:
         self.ledger, decisions = ledger.advance(self.ledger, event)
-        tasks = {task.id: task for task in self._tasks.values()} if decisions else {}
+        self._moved = trio.current_time()
+        dropped: dict[str, Task] = {}
         for decision in decisions:
-            self._carry_out(decision, tasks)
-        self._notify()
+            self._carry_out(decision, dropped)
+        if decisions:
+            self._release()
+        if ledger.is_stuck(self.ledger):
+            raise self._stalled("the learner waits, nothing runs and nothing may be started")
+        self._admit()
+        return decisions
 
-    def _carry_out(self, decision: ledger.Decision, tasks: Mapping[str, Task]) -> None:
+    def _carry_out(self, decision: ledger.Decision, dropped: dict[str, Task]) -> None:
         match decision:
             case ledger.FormBatch():
-                groups = [self._groups[index] for index in decision.indexes]
+                groups = [self._collected.pop(index) for index in decision.indexes]
+                for group in groups:
+                    del self._groups[group.index]
                 self._formed = decision.batch, groups
-                for index in decision.indexes:
-                    self._forget(index)
-            case ledger.Cancel():
-                self._scopes[decision.index].cancel()
+                self._batch_is_formed.set()
+            case ledger.Collect():
+                group = self._groups[decision.index].collect(decision.members)
+                self._collected[decision.index] = group
             case ledger.Drop():
-                self._forget(decision.index)
+                lost = self._groups.pop(decision.index)
+                lost.stop(decision.reason)
+                self._collected.pop(decision.index, None)
+                dropped[lost.task.id] = lost.task
             case ledger.Reissue():
-                self._again.append((tasks[decision.task_id], decision.attempt))
+                self._again.append((dropped[decision.task_id], decision.attempt))
 
-    def _forget(self, index: int) -> None:
-        self._tasks.pop(index, None)
-        self._groups.pop(index, None)
+    def _end(self) -> None:
+        """Give up what is outstanding; nothing more starts."""
+        self.ledger, _ = ledger.advance(self.ledger, ledger.Abandoned())
+        for group in self._groups.values():
+            group.stop(ledger.RUN_ENDED)
+        self._groups.clear()
+        self._collected.clear()
+        self._release()
 
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+    def _hold(self, version: int) -> None:
+        """In lockstep, keep a version that was just published as long as groups need it."""
+        if self.ledger.schedule.deterministic:
+            self._held[version] = ExitStack()
+            self._held[version].enter_context(self._stages.hold(version))
+
+    def _release(self) -> None:
+        for version in [*self._held]:
+            if self.ledger.ended or version < ledger.oldest_needed(self.ledger):
+                self._held.pop(version).close()
+
+    # The watchdog.
+
+    async def _watch(self) -> None:
+        """End a run in which nothing moves: no call, no outcome, no update, no publish."""
+        limit = self._config.stall_after_seconds(self._stages.rollout.config)
+        with stage("watchdog"):
+            while True:
+                await trio.sleep(limit / LOOKS_A_STALL)
+                moved = max(self._moved, self.flight.moved, self.evaluation_flight.moved)
+                if trio.current_time() - moved >= limit:
+                    raise self._stalled(f"nothing has moved for {limit:g} s")
+
+    def _stalled(self, why: str) -> PipelineStalled:
+        lines = self.describe(trio.current_time())
+        return PipelineStalled("\n  ".join([f"{why}. Who waits for what:", *lines]))
+
+
+def member_rule(config: RolloutConfig) -> MemberRule:
+    """Return the rule by which the ledger judges a group's members."""
+    return MemberRule(config.group_size, config.failure, config.max_retries, config.min_group_size)

@@ -1,6 +1,7 @@
-"""Measures a policy on fixed tasks with greedy decoding, on the sampler that training uses.
+"""Measures one version of the policy on fixed tasks, on the sampler that training uses.
 
-Evaluation never fails a run: episodes that fail or miss the deadline are counted.
+Evaluation never fails a run: episodes that fail or miss the deadline are counted. During
+training it is a few episodes among many, served first, so that its version needn't be held long.
 """
 
 from collections import Counter
@@ -11,28 +12,39 @@ import trio
 
 from ..envs.base import Task
 from .errors import check
-from .rollout.episode import Rollout, run_episode
-from .rollout.group import identify
+from .rollout.episode import Episode, Rollout
+from .rollout.group import Flight, identify
 from .types import EpisodeFailure, FailureKind, Outcome, Trajectory
 
 _EVALUATION_STREAM = 2**63  # group indexes of training stay below
+_FIRST = -1  # the priority: before all groups of training
 
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """Settings of the evaluations before and after training.
+    """Settings of the evaluations before, during and after training.
 
     Raises:
       ConfigError: for impossible numbers.
     """
 
     tasks: int = 128
-    """So many held-out tasks, one greedy episode each; 0 turns evaluation off."""
+    """So many held-out tasks, one episode each; 0 turns evaluation off."""
+    every: int = 0
+    """Updates between two evaluations during training; 0: only before and after it."""
+    temperature: float = 0.0
+    """Sampling temperature; 0 takes the most likely token."""
+    max_episodes: int = 32
+    """During training at most so many of an evaluation's episodes run at once."""
     deadline_seconds: float = 300.0
     """Deadline of one evaluation; episodes that miss it count as failures."""
 
     def __post_init__(self) -> None:
         check(self.tasks >= 0, "evaluate.tasks", self.tasks, ">= 0")
+        check(self.every >= 0, "evaluate.every", self.every, ">= 0")
+        temperature = self.temperature
+        check(temperature >= 0, "evaluate.temperature", temperature, ">= 0 and finite")
+        check(self.max_episodes >= 1, "evaluate.max_episodes", self.max_episodes, ">= 1")
         deadline = self.deadline_seconds
         check(deadline > 0, "evaluate.deadline_seconds", deadline, "> 0 and finite")
 
@@ -54,23 +66,56 @@ class Evaluation:
 
 
 async def evaluate(
-    rollout: Rollout, tasks: Sequence[Task], *, seed: int, deadline_seconds: float
+    rollout: Rollout,
+    tasks: Sequence[Task],
+    *,
+    seed: int,
+    deadline_seconds: float,
+    version: int | None = None,
+    flight: Flight | None = None,
 ) -> Evaluation:
-    """Run one greedy episode of each task, at most `max_episodes` at once."""
-    greedy = replace(rollout, config=replace(rollout.config, temperature=0.0))
+    """Run one episode of each task, at most `max_episodes` of the rollout at once.
+
+    Args:
+      rollout: with the evaluation's own limits and temperature; see `for_evaluation`.
+      seed: the run's seed.
+      deadline_seconds: episodes that haven't ended by then are counted as cancelled.
+      version: the version to measure, which must be held; None follows the newest.
+      flight: where the running episodes are listed.
+    """
+    flight = flight or Flight()
     limit = trio.CapacityLimiter(rollout.config.max_episodes)
     outcomes: list[Outcome] = []
 
     async def run_one(index: int, task: Task) -> None:
         async with limit:
-            identity = identify(seed, index=_EVALUATION_STREAM + index, member=0)
-            outcomes.append(await run_episode(greedy, task, identity))
+            identity = identify(seed, index=_EVALUATION_STREAM + index, member=0, version=version)
+            identity = replace(identity, priority=_FIRST, name=f"evaluation {index}")
+            outcomes.append(await flight.run(Episode(rollout, task, identity)))
 
     with trio.move_on_after(deadline_seconds):
         async with trio.open_nursery() as nursery:
             for index, task in enumerate(tasks):
                 nursery.start_soon(run_one, index, task)
     return _summarise(outcomes, missing=len(tasks) - len(outcomes))
+
+
+def for_evaluation(rollout: Rollout, config: EvaluateConfig, *, training: bool) -> Rollout:
+    """Return the rollout with an evaluation's own settings.
+
+    Args:
+      training: whether training goes on meanwhile.
+    """
+    most = config.max_episodes if training else rollout.config.max_episodes
+    # No groups: one episode of each task.
+    own = replace(
+        rollout.config,
+        temperature=config.temperature,
+        group_size=1,
+        min_group_size=1,
+        max_episodes=most,
+    )
+    return replace(rollout, config=own)
 
 
 def _summarise(outcomes: Sequence[Outcome], *, missing: int) -> Evaluation:

@@ -5,7 +5,7 @@ Only observes: nothing here changes what the pipeline does.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +87,7 @@ class Journal:
         self._trained = 0
         self._rewards: list[float] = []
         self._evaluations: dict[str, Evaluation] = {}
+        self._during: list[dict[str, Any]] = []
 
     @contextmanager
     def phase(self, controller: Controller) -> Iterator[None]:
@@ -115,10 +116,16 @@ class Journal:
         self._evaluations[when] = evaluation
         self._view.note(_describe(when, evaluation))
 
+    def evaluated_meanwhile(self, version: int, evaluation: Evaluation) -> None:
+        """Write down an evaluation of a version during training."""
+        self._during.append({"policy_version": version, **_record(evaluation, evaluation.means)})
+        self._view.note(_describe(f"of version {version} during", evaluation))
+
     def summary(self) -> dict[str, Any]:
         """Return the numbers of the evaluations and the phase; 0, null or empty before it."""
         phase = NOTHING_YET if self._phase is None else self._phase_summary(self._phase)
-        return {**_evaluation_records(self._evaluations), **phase}
+        evaluations = _evaluation_records(self._evaluations)
+        return {**evaluations, "evaluations_during": self._during, **phase}
 
     def _phase_summary(self, phase: _Phase) -> dict[str, Any]:
         hours = max(phase.seconds, 1e-9) / 3600
@@ -224,18 +231,22 @@ def _evaluation_records(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]
     names = {name for evaluation in evaluations.values() for name in evaluation.means}
     records: dict[str, Any] = {"eval_before": None, "eval_after": None}
     for when, evaluation in evaluations.items():
-        missing = 0.0 if evaluation.episodes else None
-        records[f"eval_{when}"] = {
-            **dict.fromkeys(sorted({"reward", "success"} | names), missing),
-            **evaluation.means,
-            "episodes": evaluation.episodes,
-            "failures": dict(evaluation.failures),
-        }
+        records[f"eval_{when}"] = _record(evaluation, names)
     return records
+
+
+def _record(evaluation: Evaluation, names: Iterable[str]) -> dict[str, Any]:
+    missing = 0.0 if evaluation.episodes else None
+    return {
+        **dict.fromkeys(sorted({"reward", "success", *names}), missing),
+        **evaluation.means,
+        "episodes": evaluation.episodes,
+        "failures": dict(evaluation.failures),
+    }
 
 
 def _describe(when: str, evaluation: Evaluation) -> str:
     means = ", ".join(f"{name} {value:.3f}" for name, value in evaluation.means.items())
     failed = sum(evaluation.failures.values())
     tail = f", {failed} failed" if failed else ""
-    return f"greedy evaluation {when} training: {means} ({evaluation.episodes} episodes{tail})"
+    return f"evaluation {when} training: {means} ({evaluation.episodes} episodes{tail})"

@@ -6,7 +6,7 @@ run's files are whole whenever it ends; a signal ends it in order, with all envi
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
@@ -25,8 +25,9 @@ from .assemble import (
 from .config import Recipe
 from .controller import Controller, Stages, Update
 from .errors import stage
-from .evaluate import evaluate
+from .evaluate import evaluate, for_evaluation
 from .journal import Journal, Totals
+from .learner.fingerprint import fingerprint
 from .learner.service import Learner
 from .learner.state import Params
 from .models.parameters import unstack
@@ -35,10 +36,11 @@ from .observe.metrics import peak_rss_bytes
 from .observe.run_directory import RunDirectory
 from .observe.view import View
 from .offline.sft import warm_start
+from .rollout.group import Flight
+from .supervise import describe_on_signal, forced_end, stop_on_signal
 from .weight_sync import Convert, compile_convert, publish
 
 REFRESH_SECONDS = 0.25
-REPEATED_SIGNAL_SECONDS = 0.5
 
 
 class Job:
@@ -54,6 +56,8 @@ class Job:
         self._directory = directory
         self._view = view
         self._learner_busy_seconds: Callable[[], float] = float  # 0 until there is a learner
+        self._params_sha256: str | None = None
+        self._controller: Controller | None = None
         self.interrupted_by: signal.Signals | None = None
 
     async def run(self, began_seconds: float) -> None:
@@ -85,6 +89,7 @@ class Job:
                         **self._identity(),
                         "wall_seconds": time.monotonic() - began_seconds,
                         **journal.summary(),
+                        "params_sha256": self._params_sha256,
                         "compilations_after_warmup": compilations.since_mark,
                         "peak_rss_bytes": peak_rss_bytes(),
                     }
@@ -101,12 +106,29 @@ class Job:
         }
 
     async def _run_stages(self, journal: Journal, compilations: CompilationCounter) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._stop_on_signal, nursery.cancel_scope)
-            nursery.start_soon(self._refresh_view)
-            await nursery.start(self._serve_sampler)
-            await self._run_phases(journal, compilations)
-            nursery.cancel_scope.cancel()
+        limit = self._recipe.controller.exit_deadline_seconds
+        with forced_end(self._describe, after_seconds=limit) as start_when_cancelled:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(start_when_cancelled)
+                nursery.start_soon(
+                    stop_on_signal, partial(self._stop, nursery.cancel_scope), self._view.close
+                )
+                nursery.start_soon(describe_on_signal, self._describe, self._view.note)
+                nursery.start_soon(self._refresh_view)
+                await nursery.start(self._serve_sampler)
+                await self._run_phases(journal, compilations)
+                nursery.cancel_scope.cancel()
+
+    def _describe(self, now: float) -> Sequence[str]:
+        return ["not training yet"] if self._controller is None else self._controller.describe(now)
+
+    def _stop(self, run_scope: trio.CancelScope, number: signal.Signals) -> None:
+        self.interrupted_by = number
+        self._view.note(
+            f"{number.name}: stopping after the work of this moment, closing all "
+            "environments (again: at once)"
+        )
+        run_scope.cancel()
 
     async def _serve_sampler(self, task_status: trio.TaskStatus[None]) -> None:
         with stage("sampler"):
@@ -120,6 +142,9 @@ class Job:
         await self._evaluate("before", journal)
         await self._reinforce(learner, convert, journal)
         await self._evaluate("after", journal)
+        self._params_sha256 = await self._parts.sampler.device.run(
+            lambda: fingerprint(learner.params)
+        )
 
     async def _prepare(self) -> tuple[Learner, Convert]:
         """Make the learners, compile all programs, and warm the policy up by imitation."""
@@ -164,18 +189,31 @@ class Job:
         await publish(read_params, sampler, version, convert=convert, device=sampler.device)
 
     async def _evaluate(self, when: str, journal: Journal) -> None:
-        config = self._recipe.evaluate
+        config, parts = self._recipe.evaluate, self._parts
         if config.tasks == 0:
             return
         self._view.phase(f"evaluating {when} training")
         with stage("evaluate"):
             evaluation = await evaluate(
-                self._parts.rollout,
-                self._parts.held_out,
+                for_evaluation(parts.rollout, config, training=False),
+                parts.held_out,
                 seed=self._recipe.run.seed,
                 deadline_seconds=config.deadline_seconds,
             )
         journal.evaluated(when, evaluation)
+
+    async def _evaluate_meanwhile(self, journal: Journal, version: int, flight: Flight) -> None:
+        """Measure a version while training goes on."""
+        config, parts = self._recipe.evaluate, self._parts
+        evaluation = await evaluate(
+            for_evaluation(parts.rollout, config, training=True),
+            parts.held_out,
+            seed=self._recipe.run.seed,
+            deadline_seconds=config.deadline_seconds,
+            version=version,
+            flight=flight,
+        )
+        journal.evaluated_meanwhile(version, evaluation)
 
     async def _reinforce(self, learner: Learner, convert: Convert, journal: Journal) -> None:
         """Run the pipeline: reinforcement learning proper."""
@@ -186,37 +224,26 @@ class Job:
             pack=make_pack(recipe),
             learner=learner,
             publish=partial(self._publish, learner, convert),
+            hold=parts.sampler.hold,
+            load=parts.sampler.load,
+            evaluate=partial(self._evaluate_meanwhile, journal) if recipe.evaluate.tasks else None,
         )
 
         def on_update(update: Update) -> None:
             journal.record(update, controller)
 
-        controller = Controller(
+        controller = self._controller = Controller(
             stages,
             recipe.schedule,
+            recipe.controller,
             steps=recipe.run.steps,
             seed=recipe.run.seed,
             on_update=on_update,
-            group_failures=recipe.run.group_failures,
+            evaluate_every=recipe.evaluate.every,
         )
         self._view.phase("training")
         with journal.phase(controller):
             await controller.run()
-
-    async def _stop_on_signal(self, run_scope: trio.CancelScope) -> None:
-        """End the run in order at the first SIGINT or SIGTERM; one that comes later kills."""
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            self.interrupted_by = signal.Signals(await anext(signals))
-            self._view.note(
-                f"{self.interrupted_by.name}: stopping after the work of this moment, closing all "
-                "environments (again: at once)"
-            )
-            run_scope.cancel()
-            with trio.CancelScope(shield=True):  # a shell may send the same signal twice
-                await trio.sleep(REPEATED_SIGNAL_SECONDS)
-        self._view.close()  # gives the terminal back before a kill
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
 
     async def _refresh_view(self) -> None:
         while True:

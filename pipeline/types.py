@@ -290,21 +290,6 @@ class TrajectoryGroup:
         return max(trajectory.newest_version for trajectory in self.trajectories)
 
 
-@dataclass(frozen=True, eq=False)
-class GroupOutcome:
-    """What became of an admitted group.
-
-    Attributes:
-      group: the usable group, or None where too few members survived.
-      failures: of all tries, retried ones included.
-    """
-
-    index: int
-    task: Task
-    group: TrajectoryGroup | None
-    failures: tuple[EpisodeFailure, ...] = ()
-
-
 class TrainBatch(NamedTuple):
     """Packed rows for one update; a pytree of arrays. A microbatches, R rows, T tokens a row.
 

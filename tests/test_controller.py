@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.envs import Task
 from headrace.pipeline.algorithms.advantages import group_relative
-from headrace.pipeline.controller import Controller, Stages
+from headrace.pipeline.controller import Controller, ControllerConfig, Stages
 from headrace.pipeline.errors import PipelineStalled, StageFailed
 from headrace.pipeline.groups import ledger
 from headrace.pipeline.groups.batching import form_batch
@@ -50,8 +50,9 @@ class Run:
     """One run of the controller under the mock clock, and what was seen of it."""
 
     def __init__(
-        self, *, policy=None, hook=nothing, schedule=None, rollout=ROLLOUT, steps=4, replies="1"
-    ):
+        self, *, policy=None, hook=nothing, schedule=None, rollout=ROLLOUT, steps=4, replies="1",
+        config=None,
+    ):  # fmt: skip
         self.books = Books()
         self.reward = lambda task, seed: float(seed % 2)
         self.updates = []
@@ -67,23 +68,26 @@ class Run:
             pack=pack,
             learner=self.policy,
             publish=self.policy.publish,
+            hold=self.policy.hold,
+            load=self.policy.load,
         )
         self.schedule = schedule or Schedule(batch_groups=2, max_mean_lag=1, max_lag=3)
         self.steps = steps
+        self.config = config or ControllerConfig(group_failures=8)
         self.controller = None
         self.seconds = 0.0
 
-    def go(self, **limits):
+    def go(self, *, deadline_seconds=10_000):
         async def main():
             self.controller = Controller(
                 self.stages,
                 self.schedule,
+                self.config,
                 steps=self.steps,
                 seed=0,
                 on_update=self.updates.append,
-                group_failures=limits.pop("group_failures", 8),
             )
-            with trio.fail_after(limits.pop("deadline_seconds", 10_000)):
+            with trio.fail_after(deadline_seconds):
                 await self.controller.run()
             self.seconds = trio.current_time()
 
@@ -160,7 +164,8 @@ def test_laws_3_to_6_under_arbitrary_latencies_and_faults(
         publish_every=publish_every,
         equal_rewards=equal_rewards,
     )
-    check_laws(Run(policy=policy, hook=hook, schedule=schedule, steps=5).go(group_failures=10**6))
+    config = ControllerConfig(group_failures=10**6)
+    check_laws(Run(policy=policy, hook=hook, schedule=schedule, steps=5, config=config).go())
 
 
 @pytest.mark.parametrize(
@@ -221,9 +226,9 @@ def test_an_environment_that_always_fails_ends_the_run_after_the_stated_budget()
         if call == "reset":
             raise OSError("no such host")
 
-    run = Run(hook=hook)
+    run = Run(hook=hook, config=ControllerConfig(group_failures=5))
     with pytest.raises(BaseExceptionGroup) as caught:
-        run.go(group_failures=5, deadline_seconds=60)
+        run.go(deadline_seconds=60)
     (failure,) = leaves(caught.value)
     assert isinstance(failure, StageFailed)
     assert {type(leaf) for leaf in leaves(failure.__cause__)} == {PipelineStalled}
@@ -233,10 +238,10 @@ def test_an_environment_that_always_fails_ends_the_run_after_the_stated_budget()
 
 def test_a_policy_with_nothing_left_to_learn_ends_the_run_when_equal_rewards_are_dropped():
     schedule = Schedule(batch_groups=2, equal_rewards="drop")
-    run = Run(schedule=schedule)
+    run = Run(schedule=schedule, config=ControllerConfig(group_failures=2))
     run.reward = lambda task, seed: 1.0
     with pytest.raises(BaseExceptionGroup) as caught:
-        run.go(group_failures=2, deadline_seconds=1000)
+        run.go(deadline_seconds=1000)
     (failure,) = leaves(caught.value)
     assert "all their rewards were equal" in str(failure)
 

@@ -17,35 +17,61 @@ class Fault(Exception):
 
 
 class Boundary:
-    """A context that turns an error or a missed deadline inside into a `Fault`.
+    """A context whose owner calls foreign code in it, one named call after the other.
 
-    Cancellation from outside and errors that aren't `Exception`s pass. A class and not a
-    generator, since every call of an environment goes through one.
+    What goes wrong in a call comes out as a `Fault`: an error, a missed deadline, `stop`.
+    Cancellation from outside, errors that aren't `Exception`s, and errors between two calls
+    pass. One scope for many calls, since a scope for each would cost more than all else that
+    the host does in a turn.
+
+    Attributes:
+      what: the present call, for people; empty between calls.
+      since: when it began, in seconds of trio's clock.
+      deadline_seconds: how long it may take.
     """
 
-    def __init__(self, what: str, kinds: tuple[FailureKind, FailureKind], deadline_seconds: float):
-        """Args:
-        what: for people.
-        kinds: of an error, of a missed deadline.
-        """
-        self._what = what
-        self._error_kind, self._timeout_kind = kinds
-        self._deadline_seconds = deadline_seconds
-        self._scope = trio.move_on_after(deadline_seconds)
+    __slots__ = ("_error_kind", "_scope", "_stopped", "_timeout_kind", "deadline_seconds",
+                 "since", "what")  # fmt: skip
 
-    def pause(self) -> None:
-        """Let no deadline run until `resume`."""
-        self._scope.deadline = math.inf
+    def __init__(self) -> None:
+        self.what = ""
+        self.since = self.deadline_seconds = 0.0
+        self._scope = trio.CancelScope()
+        self._stopped: str | None = None
+        self._error_kind = self._timeout_kind = FailureKind.ENV_ERROR
 
-    def resume(self, what: str, deadline_seconds: float, *, shield: bool) -> None:
-        """Start something else in the same scope, with a deadline of its own.
+    def call(
+        self, what: str, kinds: tuple[FailureKind, FailureKind], deadline_seconds: float
+    ) -> float:
+        """Say what is called next, and how long it may take; return the time.
 
         Args:
-          shield: keep cancellation from outside away from here on.
+          what: for people.
+          kinds: of an error, of a missed deadline.
         """
-        self._what, self._deadline_seconds = what, deadline_seconds
-        self._scope.deadline = trio.current_time() + deadline_seconds
-        self._scope.shield = shield
+        self.what, self.deadline_seconds = what, deadline_seconds
+        self._error_kind, self._timeout_kind = kinds
+        self.since = trio.current_time()
+        self._scope.deadline = self.since + deadline_seconds
+        return self.since
+
+    def returned(self) -> None:
+        """Say that the call is over; what follows is the owner's own code."""
+        self.what = ""
+
+    def pause(self) -> None:
+        """Say that the call is over, and let no deadline run until the next one."""
+        self.what = ""
+        self._scope.deadline = math.inf
+
+    def shield(self) -> None:
+        """Keep cancellation from outside away from here on."""
+        self._scope.shield = True
+
+    def stop(self, reason: str) -> None:
+        """End the present call; the context ends with a fault of kind `CANCELLED`."""
+        self._stopped = reason
+        self._scope.cancel()
 
     def __enter__(self) -> None:
         self._scope.__enter__()
@@ -60,11 +86,13 @@ class Boundary:
             self._scope.__exit__(kind, error, trace)
         except Exception as rest:  # of a group, when the cancellation in it was taken out
             error = rest
+        if self._scope.cancelled_caught and self._stopped is not None:
+            raise Fault(FailureKind.CANCELLED, f"{self.what}: {self._stopped}") from error
         if self._scope.cancelled_caught:
-            text = f"{self._what} took more than {self._deadline_seconds} s"
+            text = f"{self.what} took more than {self.deadline_seconds} s"
             raise Fault(self._timeout_kind, text) from error
-        if isinstance(error, Exception):
-            raise Fault(self._error_kind, f"{self._what}: {_describe(error)}") from error
+        if isinstance(error, Exception) and not isinstance(error, Fault) and self.what:
+            raise Fault(self._error_kind, f"{self.what}: {_describe(error)}") from error
 
 
 def _describe(error: Exception) -> str:

@@ -8,8 +8,7 @@ it said can't be trusted.
 """
 
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
@@ -20,7 +19,6 @@ from ...envs.base import Env, StepResult, Task
 from ...envs.messages import Message
 from ..text.renderer import Renderer
 from ..types import (
-    Completion,
     EpisodeFailure,
     FailureKind,
     FinishReason,
@@ -33,6 +31,9 @@ from ..types import (
 from .boundary import Boundary, Fault
 from .config import RolloutConfig
 from .trajectory import TrajectoryBuilder
+
+_ENV = FailureKind.ENV_ERROR, FailureKind.ENV_TIMEOUT
+_SAMPLER = FailureKind.SAMPLER_ERROR, FailureKind.SAMPLER_TIMEOUT
 
 LARGEST_NUMBER = 1e6  # of a reward or measurement, so that float32 keeps differences of 1
 
@@ -55,41 +56,115 @@ class EpisodeIdentity:
       key: two uint32, the trajectory's sampling key.
       env_seed: the environment's own randomness.
       priority: the sampler serves smaller numbers first.
+      version: the policy version that samples all turns; None follows the newest.
+      name: for people.
     """
 
     key: tuple[int, int]
     env_seed: int
     priority: int = 0
+    version: int | None = None
+    name: str = "episode"
 
 
 async def run_episode(rollout: Rollout, task: Task, identity: EpisodeIdentity) -> Outcome:
-    """Run one episode to its end.
+    """Run one episode to its end; see `Episode.run`."""
+    return await Episode(rollout, task, identity).run()
 
-    Every call of the environment and the sampler has the deadline that the config states.
 
-    Returns:
-      A `Trajectory`, or an `EpisodeFailure` if the environment or the sampler failed.
+class Episode:
+    """One episode: await `run` once.
+
+    Two scopes: `_life` from opening the environment to having closed it, so that an environment
+    may hold a nursery for that long; in it `_work`, all that lies between. A deadline missed
+    in `_work`, or `stop`, leaves time to close the environment in order.
     """
-    episode = _Episode(rollout, task, identity)
-    try:
-        async with _opened(rollout) as env:
-            return await episode.run(env)
-    except Fault as fault:
-        return EpisodeFailure(fault.kind, str(fault), episode.record.messages)
-
-
-class _Episode:
-    """The state of one running episode: its record and its clock."""
 
     def __init__(self, rollout: Rollout, task: Task, identity: EpisodeIdentity):
         self._rollout = rollout
         self._config = rollout.config
         self._task = task
         self._identity = identity
-        self._began = trio.current_time()
-        self.record = TrajectoryBuilder([])
+        self._life = Boundary()
+        self._work = Boundary()
+        self._now = self._life  # the scope of the present call
+        self._stopped: str | None = None
+        self._began = 0.0
+        self._record = TrajectoryBuilder([])
 
-    async def run(self, env: Env) -> Trajectory:
+    async def run(self) -> Outcome:
+        """Run to the end; every call of the environment and the sampler has its deadline.
+
+        Returns:
+          A `Trajectory`, or an `EpisodeFailure` if the environment or the sampler failed or
+          the episode was stopped.
+        """
+        self._began = trio.current_time()
+        try:
+            return await self._open_work_close()
+        except Fault as fault:
+            return EpisodeFailure(fault.kind, str(fault), self._record.messages)
+
+    def stop(self, reason: str) -> None:
+        """End the episode soon, with a failure of kind `CANCELLED`; its environment is closed.
+
+        An environment that is just being opened is opened first, within its deadline.
+
+        Args:
+          reason: for people.
+        """
+        self._stopped = reason
+        if self._now is self._work:
+            self._work.stop(reason)
+
+    @property
+    def since(self) -> float:
+        """When the present call began, in seconds of trio's clock."""
+        return self._now.since
+
+    def describe(self, now: float) -> str:
+        """Say what the episode waits for, and since when."""
+        call = self._now
+        return (
+            f"{self._identity.name} (task {self._task.id!r}): {call.what or 'between calls'}, "
+            f"for {now - call.since:.1f} s of at most {call.deadline_seconds:g} s"
+        )
+
+    async def _open_work_close(self) -> Trajectory:
+        """Open the environment, work with it, and close it, whatever happens."""
+        life, config = self._life, self._config
+        first: BaseException | None = None  # what came first is what counts
+        trajectory: Trajectory | None = None
+        try:
+            with life:
+                life.call("environment open", _ENV, config.env_deadline_seconds)
+                manager = self._rollout.make_env()
+                env = await manager.__aenter__()
+                life.pause()
+                try:
+                    trajectory = await self._work_with(env)
+                except BaseException as error:
+                    first = error
+                self._now = life
+                life.shield()
+                life.call("environment close", _ENV, config.close_deadline_seconds)
+                await manager.__aexit__(None, None, None)
+        except Fault:
+            if first is None:
+                raise
+        if first is not None:
+            raise first
+        assert trajectory is not None
+        return trajectory
+
+    async def _work_with(self, env: Env) -> Trajectory:
+        with self._work:
+            self._now = self._work
+            if self._stopped is not None:  # while the environment was opened
+                self._work.stop(self._stopped)
+            return await self._talk(env)
+
+    async def _talk(self, env: Env) -> Trajectory:
         """Talk until one side is done, or a limit is reached."""
         await self._reset(env)
         for turn in range(self._config.max_turns):
@@ -105,11 +180,12 @@ class _Episode:
         return self._finish(StopReason.MAX_TURNS)
 
     async def _reset(self, env: Env) -> None:
-        with _env_boundary(self._config, "reset"):
-            messages = await env.reset(self._task, self._identity.env_seed)
-            prompt = self._rollout.renderer.prompt(messages)
-        self.record.say(messages)
-        self.record.observe(prompt)
+        self._work.call("environment reset", _ENV, self._config.env_deadline_seconds)
+        messages = await env.reset(self._task, self._identity.env_seed)
+        prompt = self._rollout.renderer.prompt(messages)
+        self._work.returned()
+        self._record.say(messages)
+        self._record.observe(prompt)
         if not 1 <= len(prompt) < self._config.max_tokens:
             raise Fault(
                 FailureKind.OVERLONG,
@@ -119,55 +195,56 @@ class _Episode:
 
     async def _act(self) -> FinishReason:
         """Let the policy speak once."""
-        began = trio.current_time()
-        completion = await self._sample()
+        request = self._request()
+        began = self._work.call("sample", _SAMPLER, self._config.sample_deadline_seconds)
+        completion = await self._rollout.sample(request)
+        self._work.returned()
         if not len(completion.tokens):
             raise Fault(
                 FailureKind.OVERLONG,
-                f"{len(self.record)} tokens don't fit the sampler; raise --sampler.context-tokens",
+                f"{len(self._record)} tokens don't fit the sampler; "
+                "raise --sampler.context-tokens",
             )
-        self.record.act(completion, sample_seconds=trio.current_time() - began)
+        self._record.act(completion, sample_seconds=trio.current_time() - began)
         return completion.finish
 
-    async def _sample(self) -> Completion:
-        room = self._config.max_tokens - len(self.record)
-        request = SampleRequest(
-            tokens=self.record.tokens,
+    def _request(self) -> SampleRequest:
+        room = self._config.max_tokens - len(self._record)
+        return SampleRequest(
+            tokens=self._record.tokens,
             max_tokens=min(self._config.max_turn_tokens, room),
             stop_ids=self._rollout.renderer.stop_ids,
             key=self._identity.key,
             temperature=self._config.temperature,
             priority=self._identity.priority,
+            version=self._identity.version,
         )
-        kinds = FailureKind.SAMPLER_ERROR, FailureKind.SAMPLER_TIMEOUT
-        with Boundary("sample", kinds, self._config.sample_deadline_seconds):
-            return await self._rollout.sample(request)
 
     async def _answer(self, env: Env) -> tuple[StepResult, list[int]]:
         """Let the environment answer the turn sampled last; return its answer, also as ids."""
-        began = trio.current_time()
-        message = self._rollout.renderer.parse(self.record.last_turn_tokens)
-        self.record.say([message])
-        with _env_boundary(self._config, "step"):
-            result = _checked(await env.step(message))
-            over = result.terminated or result.truncated
-            ids = [] if over else self._rollout.renderer.delta(result.messages)
-        self.record.answered(result, env_seconds=trio.current_time() - began)
+        message = self._rollout.renderer.parse(self._record.last_turn_tokens)
+        self._record.say([message])
+        began = self._work.call("environment step", _ENV, self._config.env_deadline_seconds)
+        result = _checked(await env.step(message))
+        over = result.terminated or result.truncated
+        ids = [] if over else self._rollout.renderer.delta(result.messages)
+        self._work.returned()
+        self._record.answered(result, env_seconds=trio.current_time() - began)
         return result, ids
 
     def _observe(self, ids: list[int]) -> bool:
         """Append what the policy reads next; false if no token could be sampled after it."""
-        if len(self.record) + len(ids) >= self._config.max_tokens:
+        if len(self._record) + len(ids) >= self._config.max_tokens:
             return False
-        self.record.observe(ids)
+        self._record.observe(ids)
         return True
 
     def _why_cut(self) -> StopReason:
-        full = len(self.record) >= self._config.max_tokens
+        full = len(self._record) >= self._config.max_tokens
         return StopReason.MAX_TOKENS if full else StopReason.MAX_TURN_TOKENS
 
     def _finish(self, reason: StopReason) -> Trajectory:
-        return self.record.finish(reason, seconds=trio.current_time() - self._began)
+        return self._record.finish(reason, seconds=trio.current_time() - self._began)
 
 
 def _checked(result: StepResult) -> StepResult:
@@ -196,35 +273,3 @@ def _number(name: str, value: Any) -> float:
             f"got {value!r:.100}"
         )
     return number
-
-
-@asynccontextmanager
-async def _opened(rollout: Rollout) -> AsyncIterator[Env]:
-    """Open an environment; close it even when cancelled, within the deadline.
-
-    One cancel scope spans its whole life, so that it may hold a nursery from opening to closing.
-    """
-    config = rollout.config
-    life = _env_boundary(config, "open")
-    first: BaseException | None = None  # what came first is what counts
-    try:
-        with life:
-            manager = rollout.make_env()
-            env = await manager.__aenter__()
-            life.pause()
-            try:
-                yield env
-            except BaseException as error:
-                first = error
-            life.resume("environment close", config.close_deadline_seconds, shield=True)
-            await manager.__aexit__(None, None, None)
-    except Fault:
-        if first is None:
-            raise
-    if first is not None:
-        raise first
-
-
-def _env_boundary(config: RolloutConfig, what: str) -> Boundary:
-    kinds = FailureKind.ENV_ERROR, FailureKind.ENV_TIMEOUT
-    return Boundary(f"environment {what}", kinds, config.env_deadline_seconds)

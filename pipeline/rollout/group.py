@@ -1,23 +1,28 @@
-"""G episodes of one task. Law 6: a group is used whole or not at all, by a stated rule.
+"""G episodes of one task, and what all groups of a run have in the air.
 
-`retry` gives a failed member further tries and drops the group when they are used up;
-`drop` drops it at the first failure; `survivors` uses those that are left, if enough are.
-A group that can no longer be used stops its other members at once.
+Which members are tried again, and whether a group is used, is the ledger's business (law 6):
+a group here only runs members, keeps their trajectories and can be stopped.
 """
 
 import hashlib
 import struct
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import trio
 
 from ...envs.base import Task
-from ..types import EpisodeFailure, GroupOutcome, Trajectory, TrajectoryGroup
-from .episode import EpisodeIdentity, Rollout, run_episode
+from ..types import FailureKind, Outcome, Trajectory, TrajectoryGroup
+from .episode import Episode, EpisodeIdentity, Rollout
+
+Conclude = Callable[[int, int, Outcome], bool]
 
 
-def identify(seed: int, *, index: int, member: int, attempt: int = 0) -> EpisodeIdentity:
+def identify(
+    seed: int, *, index: int, member: int, attempt: int = 0, version: int | None = None
+) -> EpisodeIdentity:
     """Give an episode its random keys.
 
     Law 18: they differ for distinct (seed, index, member, attempt), up to collisions of a
@@ -28,6 +33,7 @@ def identify(seed: int, *, index: int, member: int, attempt: int = 0) -> Episode
       index: the group's admission index.
       member: 0..G-1.
       attempt: how often this member failed before.
+      version: the policy version that samples the episode; None follows the newest.
 
     Example:
       >>> a, b = identify(0, index=3, member=0), identify(0, index=3, member=1)
@@ -37,92 +43,110 @@ def identify(seed: int, *, index: int, member: int, attempt: int = 0) -> Episode
     place = struct.pack("<4Q", seed, index, member, attempt)
     digest = hashlib.blake2b(place, digest_size=16).digest()
     high, low, env_seed = struct.unpack("<IIQ", digest)
-    return EpisodeIdentity((high, low), env_seed, priority=index)
+    return EpisodeIdentity(
+        (high, low), env_seed, priority=index, version=version, name=f"{index}.{member}"
+    )
 
 
 @dataclass
 class Flight:
-    """What all groups of a run have in the air; counted by them, read by observers.
+    """The episodes in the air, and counts of those that ended; read by observers.
 
     Attributes:
-      episodes: running now.
+      running: in the order in which they began.
       trajectories: ended well so far, whatever became of their groups.
-      failures: of all tries so far, those of cancelled groups included, by kind.
+      turns: in those trajectories.
+      failures: of all tries so far, by kind; stopping an episode is none.
     """
 
-    episodes: int = 0
+    running: dict[Episode, None] = field(default_factory=dict)
     trajectories: int = 0
+    turns: int = 0
     failures: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def episodes(self) -> int:
+        """How many run now."""
+        return len(self.running)
 
-async def run_group(
-    rollout: Rollout, task: Task, *, index: int, seed: int, flight: Flight
-) -> GroupOutcome:
-    """Run all members of a group and judge the group by the config's failure policy.
+    @property
+    def moved(self) -> float:
+        """When an episode last began a call, in seconds of trio's clock; 0 if none runs."""
+        return max((episode.since for episode in self.running), default=0.0)
 
-    Args:
-      index: the group's admission index.
-      seed: the run's seed.
-      flight: counts the group's episodes and failures.
+    def describe(self, now: float, *, most: int) -> list[str]:
+        """Say what the episodes wait for, the longest waits first."""
+        longest = sorted(self.running, key=attrgetter("since"))
+        more = len(longest) - most
+        lines = [episode.describe(now) for episode in longest[:most]]
+        return lines + [f"and {more} more episodes"] * (more > 0)
 
-    Returns:
-      The usable group, or None in its place, and every failure on the way.
-    """
-    group = _Group(rollout, task, index, seed)
-    async with trio.open_nursery() as nursery:
-        for member in range(rollout.config.group_size):
-            nursery.start_soon(group.run_member, member, nursery.cancel_scope, flight)
-    return group.outcome()
+    async def run(self, episode: Episode) -> Outcome:
+        """Run one episode and count it."""
+        self.running[episode] = None
+        try:
+            outcome = await episode.run()
+        finally:
+            del self.running[episode]
+        if isinstance(outcome, Trajectory):
+            self.trajectories += 1
+            self.turns += len(outcome.turns)
+        elif outcome.kind is not FailureKind.CANCELLED:
+            self.failures[str(outcome.kind)] += 1
+        return outcome
 
 
-class _Group:
-    """The members' results so far."""
+class Group:
+    """One admitted group: await `run_member` once for each member."""
 
-    def __init__(self, rollout: Rollout, task: Task, index: int, seed: int):
+    def __init__(self, rollout: Rollout, task: Task, index: int, version: int | None):
+        """Args:
+        index: the admission index.
+        version: the policy version that samples all members; None follows the newest.
+        """
+        self.task = task
+        self.index = index
         self._rollout = rollout
-        self._task = task
-        self._index = index
-        self._seed = seed
+        self._version = version
+        self._stopped: str | None = None
+        self._running: dict[int, Episode] = {}
         self._trajectories: dict[int, Trajectory] = {}
-        self._failures: list[EpisodeFailure] = []
-        self._lost = 0
 
-    async def run_member(self, member: int, group_scope: trio.CancelScope, flight: Flight) -> None:
-        """Run one member, retries included; end the group's scope if the group is lost."""
-        for attempt in range(self._tries):
-            await trio.lowlevel.checkpoint_if_cancelled()  # no new try in a group that is lost
-            identity = identify(self._seed, index=self._index, member=member, attempt=attempt)
-            flight.episodes += 1
-            try:
-                outcome = await run_episode(self._rollout, self._task, identity)
-            finally:
-                flight.episodes -= 1
+    async def run_member(
+        self, member: int, *, seed: int, flight: Flight, conclude: Conclude
+    ) -> None:
+        """Run one member, again as long as `conclude(member, attempt, outcome)` says so.
+
+        Args:
+          seed: the run's seed.
+          conclude: is told of each outcome, but of none that `stop` brought about.
+        """
+        attempt = 0
+        while self._stopped is None:
+            # An environment that fails at once would never let a cancellation in.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            identity = identify(
+                seed, index=self.index, member=member, attempt=attempt, version=self._version
+            )
+            episode = Episode(self._rollout, self.task, identity)
+            self._running[member] = episode
+            outcome = await flight.run(episode)
+            del self._running[member]
             if isinstance(outcome, Trajectory):
                 self._trajectories[member] = outcome
-                flight.trajectories += 1
+            elif outcome.kind is FailureKind.CANCELLED:
                 return
-            self._failures.append(outcome)
-            flight.failures[str(outcome.kind)] += 1
-        self._lost += 1
-        if not self._usable:
-            group_scope.cancel()
+            if not conclude(member, attempt, outcome):
+                return
+            attempt += 1
 
-    def outcome(self) -> GroupOutcome:
-        group = None
-        if self._usable:
-            members = tuple(self._trajectories[member] for member in sorted(self._trajectories))
-            group = TrajectoryGroup(self._index, self._task, members)
-        return GroupOutcome(self._index, self._task, group, tuple(self._failures))
+    def stop(self, reason: str) -> None:
+        """End all members that run, and start no more."""
+        self._stopped = reason
+        for episode in self._running.values():
+            episode.stop(reason)
 
-    @property
-    def _tries(self) -> int:
-        config = self._rollout.config
-        return 1 + config.max_retries if config.failure == "retry" else 1
-
-    @property
-    def _usable(self) -> bool:
-        config = self._rollout.config
-        allowed = 0
-        if config.failure == "survivors":
-            allowed = config.group_size - config.min_group_size
-        return self._lost <= allowed
+    def collect(self, members: Sequence[int]) -> TrajectoryGroup:
+        """Return these members' trajectories, all of which must have ended well."""
+        trajectories = tuple(self._trajectories[member] for member in members)
+        return TrajectoryGroup(self.index, self.task, trajectories)

@@ -1,0 +1,90 @@
+"""What a person and a supervisor can do to a run from outside: signals, and a last resort.
+
+SIGINT or SIGTERM ends the run in order; a second one kills it. SIGUSR1 says who waits for what
+since when. Foreign code can refuse to be cancelled; a run that can't end in order for that
+reason is ended by force, so that it never hangs silently.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import trio
+
+REPEATED_SIGNAL_SECONDS = 0.5
+FORCED_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
+
+Describe = Callable[[float], Sequence[str]]  # of the present time of trio's clock
+
+
+async def stop_on_signal(
+    stop: Callable[[signal.Signals], None], give_back: Callable[[], None]
+) -> None:
+    """Call `stop` at the first SIGINT or SIGTERM; one that comes later kills the process.
+
+    Args:
+      give_back: called when the next signal would kill, such as to restore the terminal.
+    """
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        stop(signal.Signals(await anext(signals)))
+        with trio.CancelScope(shield=True):  # a shell may send the same signal twice
+            await trio.sleep(REPEATED_SIGNAL_SECONDS)
+    give_back()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+async def describe_on_signal(describe: Describe, tell: Callable[[str], None]) -> None:
+    """Tell who waits for what at every SIGUSR1."""
+    with trio.open_signal_receiver(signal.SIGUSR1) as signals:
+        async for _ in signals:
+            tell(
+                "\n  ".join(
+                    ["SIGUSR1: who waits for what since when:", *describe(trio.current_time())]
+                )
+            )
+
+
+@contextmanager
+def forced_end(
+    describe: Describe, *, after_seconds: float
+) -> Iterator[Callable[[], Awaitable[None]]]:
+    """End the process by force if the run in this context can't end in order.
+
+    Foreign code may refuse to be cancelled. Where the run has not ended `after_seconds` after it
+    was cancelled, what still waits is written to standard error and the process ends at once,
+    with exit code 70 and nothing closed any more.
+
+    Yields:
+      A function to run as a task of the run's nursery: its cancellation starts the time.
+    """
+    started: list[tuple[float, float]] = []
+
+    def end() -> None:
+        ((trio_time, monotonic),) = started
+        lines = "\n  ".join(describe(trio_time + time.monotonic() - monotonic))
+        sys.stderr.write(
+            f"headrace: the run can't end in order: {after_seconds:g} s after its end these still "
+            f"wait and don't let themselves be cancelled; ended by force\n  {lines}\n"
+        )
+        sys.stderr.flush()
+        os._exit(FORCED_EXIT_CODE)
+
+    timer = threading.Timer(after_seconds, end)
+    timer.daemon = True
+
+    async def start_when_cancelled() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            started.append((trio.current_time(), time.monotonic()))
+            timer.start()
+
+    try:
+        yield start_when_cancelled
+    finally:
+        timer.cancel()

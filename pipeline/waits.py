@@ -1,0 +1,81 @@
+"""Who waits for what since when: every wait of a stage has a name and a deadline.
+
+Nothing here decides; the controller reads it when nothing moves any more, and people read it
+on SIGUSR1.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import trio
+
+from .errors import HeadraceError, stage
+
+
+class DeadlineMissed(HeadraceError):
+    """A stage took longer than it may: says what, how long, and which setting to raise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Wait:
+    """One wait that hasn't ended.
+
+    Attributes:
+      stage: the stage that waits, as in the table of `pipeline`.
+      what: what it waits for, for people.
+      since: when it began, in seconds of trio's clock.
+      deadline_seconds: how long it may take.
+    """
+
+    stage: str
+    what: str
+    since: float
+    deadline_seconds: float
+
+    def describe(self, now: float) -> str:
+        """Say it in one line."""
+        return (
+            f"{self.stage}: {self.what}, for {now - self.since:.1f} s of at most "
+            f"{self.deadline_seconds:g} s"
+        )
+
+
+class Waits:
+    """The stages' waits that haven't ended."""
+
+    def __init__(self) -> None:
+        self._open: dict[Wait, None] = {}
+        self.ended = 0
+
+    @contextmanager
+    def on(self, name: str, what: str, deadline_seconds: float, *, setting: str) -> Iterator[None]:
+        """Do the work of a stage inside, within a deadline.
+
+        Args:
+          name: the stage's.
+          what: what it does or waits for, for people.
+          setting: the flag that sets the deadline.
+
+        Raises:
+          StageFailed: for an error inside, and for a missed deadline, with a `DeadlineMissed`
+            as its cause.
+        """
+        wait = Wait(name, what, trio.current_time(), deadline_seconds)
+        self._open[wait] = None
+        try:
+            with stage(name):
+                with trio.move_on_after(deadline_seconds) as scope:
+                    yield
+                if scope.cancelled_caught:
+                    raise DeadlineMissed(
+                        f"{what} took more than {deadline_seconds:g} s; mend it, or raise "
+                        f"{setting}"
+                    )
+        finally:
+            del self._open[wait]
+            self.ended += 1
+
+    def describe(self, now: float) -> list[str]:
+        """List the waits, the longest first."""
+        return [wait.describe(now) for wait in self._open]
