@@ -26,5 +26,6 @@ from .tools import Tool as Tool
 from .tools import ToolError as ToolError
 from .tools import ToolResult as ToolResult
 from .tools import tool as tool
+from .tools import tool_threads as tool_threads
 from .worker_threads import ThreadStatistics as ThreadStatistics
 from .worker_threads import TooManyHungThreads as TooManyHungThreads

@@ -1,12 +1,14 @@
 """Tools from typed functions.
 
 Invariant: whatever the policy writes, a call returns a `ToolResult`. A wrong call is an answer
-that a model can learn from. An exception in the tool's own code is a fault of the
-infrastructure and goes on up, unless the function raises `ToolError` to tell the model.
+that a model can learn from, and so is one that takes too long for its tool. An exception in the
+tool's own code is a fault of the infrastructure and goes on up, unless the function raises
+`ToolError` to tell the model.
 """
 
 import inspect
 import json
+import math
 import re
 import typing
 from collections.abc import Callable, Mapping
@@ -19,12 +21,13 @@ from trio.lowlevel import RunVar
 
 from .messages import ToolCall
 from .schema import ArgumentError, convert, convert_text, json_schema
+from .worker_threads import ThreadCall, ThreadStatistics, WorkerThreads
 
-THREADS = 64  # of all tools of a run together; more calls wait for one of them to return
+# Of all tools of a run together. Not trio's own threads: calls that hang must not hold up others.
+THREADS = 64
+MAX_ABANDONED = 16
 
-# Not trio's own limiter: calls that hang must not hold up other users of threads. One for each
-# trio run, since a thread that outlives its run never gives its place back.
-_THREADS_OF_RUN: RunVar[trio.CapacityLimiter] = RunVar("threads of tools")
+_THREADS_OF_RUN: RunVar[WorkerThreads] = RunVar("threads of tools")
 
 
 class ToolError(Exception):
@@ -53,8 +56,10 @@ class Tool:
       parameters: the JSON schema of the arguments, an object.
       types: the parameters' type hints, in order.
       in_thread: a synchronous function runs in a worker thread; others run in place and
-        must be quick, as every episode waits for them. At a deadline the call ends and the
-        thread is left alone: it keeps its place among the `THREADS` until it returns.
+        must be quick, as every episode waits for them. A call that is cancelled abandons its
+        thread; others take its place, as in `worker_threads`.
+      deadline_seconds: of one call, a place among the threads included; None sets no deadline
+        beside those of the rollout.
     """
 
     name: str
@@ -63,11 +68,17 @@ class Tool:
     types: Mapping[str, Any]
     function: Callable[..., Any]
     in_thread: bool = False
+    deadline_seconds: float | None = None
 
     async def __call__(self, call: ToolCall) -> ToolResult:
-        """Answer one call. Only an exception of the function other than ToolError is raised."""
+        """Answer one call.
+
+        Raises:
+          TooManyHungThreads: see `worker_threads`. Beside it, only an exception of the function
+            other than ToolError is raised.
+        """
         try:
-            return ToolResult(_as_text(await self._run(self._arguments(call))))
+            return ToolResult(_as_text(await self._run_in_time(self._arguments(call))))
         except _CallError as error:
             return ToolResult(f"{self.name}: {error}", is_error=True)
         except ToolError as error:
@@ -99,20 +110,28 @@ class Tool:
         except ArgumentError as error:
             raise _CallError(f"argument {name!r} {error}") from None
 
+    async def _run_in_time(self, arguments: Mapping[str, Any]) -> Any:
+        if self.deadline_seconds is None:
+            return await self._run(arguments)
+        with trio.move_on_after(self.deadline_seconds):
+            return await self._run(arguments)
+        raise _CallError(f"took more than {self.deadline_seconds:g} s and was given up")
+
     async def _run(self, arguments: Mapping[str, Any]) -> Any:
         if inspect.iscoroutinefunction(self.function):
             return await self.function(**arguments)
         if self.in_thread:
             call = partial(self.function, **arguments)
-            limiter = _thread_limiter()
-            return await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
+            return await ThreadCall(_worker_threads(), self.name, call).result()
         return self.function(**arguments)
 
     def _usage(self) -> str:
         return f"{self.name}({', '.join(self.types)})"
 
 
-def tool(function: Callable[..., Any], *, in_thread: bool = False) -> Tool:
+def tool(
+    function: Callable[..., Any], *, in_thread: bool = False, deadline_seconds: float | None = None
+) -> Tool:
     """Make a tool from a function, synchronous or async.
 
     The name is the function's, the schema comes from its type hints and defaults, the
@@ -126,9 +145,12 @@ def tool(function: Callable[..., Any], *, in_thread: bool = False) -> Tool:
         `Literal[...]`, or one of these `| None`.
       in_thread: run a synchronous function that blocks in a worker thread. A deadline ends
         the call but can't stop the thread: give what blocks a timeout of its own.
+      deadline_seconds: a call that takes longer is given up, and the policy reads so as its
+        result; above 0. Only for functions that are async or run in a thread.
 
     Raises:
       TypeError: for a parameter without a type, or of a type that is not in the list.
+      ValueError: for a deadline that isn't above 0, or that nothing can keep.
 
     Example:
       >>> def double(number: int) -> int:
@@ -140,6 +162,7 @@ def tool(function: Callable[..., Any], *, in_thread: bool = False) -> Tool:
       "double: argument 'number' must be integer, got 'x'"
     """
     name = function.__name__
+    _check_deadline(function, deadline_seconds, in_thread=in_thread)
     types = _parameter_types(function)
     description, notes = _read_docstring(inspect.getdoc(function) or "")
     signature = inspect.signature(function).parameters
@@ -149,16 +172,39 @@ def tool(function: Callable[..., Any], *, in_thread: bool = False) -> Tool:
     }
     required = [key for key in types if signature[key].default is inspect.Parameter.empty]
     schema = {"type": "object", "properties": properties, "required": required}
-    return Tool(name, description, schema, types, function, in_thread)
+    return Tool(name, description, schema, types, function, in_thread, deadline_seconds)
 
 
-def _thread_limiter() -> trio.CapacityLimiter:
+def tool_threads() -> ThreadStatistics:
+    """Return what the threads of this trio run's tools do now."""
+    return _worker_threads().statistics()
+
+
+def _worker_threads() -> WorkerThreads:
     try:
         return _THREADS_OF_RUN.get()
     except LookupError:
-        limiter = trio.CapacityLimiter(THREADS)
-        _THREADS_OF_RUN.set(limiter)
-        return limiter
+        hint = "give what blocks a timeout of its own, shorter than the tool's deadline"
+        threads = WorkerThreads("tools", threads=THREADS, max_abandoned=MAX_ABANDONED, hint=hint)
+        _THREADS_OF_RUN.set(threads)
+        return threads
+
+
+def _check_deadline(
+    function: Callable[..., Any], deadline_seconds: float | None, *, in_thread: bool
+) -> None:
+    if deadline_seconds is None:
+        return
+    if not 0 < deadline_seconds < math.inf:
+        raise ValueError(
+            f"deadline_seconds of the tool {function.__name__!r} must be > 0 and finite, got "
+            f"{deadline_seconds}; None sets no deadline"
+        )
+    if not (in_thread or inspect.iscoroutinefunction(function)):
+        raise ValueError(
+            f"nothing can keep the tool {function.__name__!r} to its deadline_seconds, since it "
+            "runs in place; set in_thread=True"
+        )
 
 
 class _CallError(Exception):

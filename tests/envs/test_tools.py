@@ -7,12 +7,20 @@ from typing import Any, Literal
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.envs import ToolCall, ToolError, ToolResult, tool
+from headrace.envs import (
+    ToolCall,
+    ToolError,
+    ToolResult,
+    TooManyHungThreads,
+    tool,
+    tool_threads,
+)
 from headrace.envs.schema import ArgumentError, convert, convert_text, json_schema
-from headrace.envs.tools import THREADS
+from headrace.envs.tools import MAX_ABANDONED, THREADS
 
 Json = st.recursive(
     st.none()
@@ -177,7 +185,7 @@ def release() -> Iterator[threading.Event]:
     yield event
     event.set()
     give_up = time.monotonic() + 4.0
-    while any("<locals>" in thread.name for thread in threading.enumerate()):
+    while any(thread.name.startswith("tools.") for thread in threading.enumerate()):
         assert time.monotonic() < give_up
         time.sleep(0.01)
 
@@ -230,6 +238,79 @@ def test_tools_that_hang_are_bounded_and_hold_up_nobody_else(release: threading.
     trio.run(within_seconds, main)
     assert trio.run(within_seconds, next_run) == ToolResult("y")
     assert len(started) == THREADS
+
+
+def test_a_call_that_misses_its_tools_deadline_is_an_answer(release: threading.Event) -> None:
+    def block(text: str) -> str:
+        release.wait(5.0)
+        return text
+
+    async def wait(text: str) -> str:
+        await trio.sleep_forever()
+        return text
+
+    async def main() -> list[ToolResult]:
+        tools = [
+            tool(block, in_thread=True, deadline_seconds=0.05),
+            tool(wait, deadline_seconds=0.1),
+        ]
+        results = [await made(ToolCall(made.name, argument="x")) for made in tools]
+        assert (tool_threads().abandoned, tool_threads().abandoned_total) == (1, 1)
+        return results
+
+    assert trio.run(main) == [
+        ToolResult("block: took more than 0.05 s and was given up", is_error=True),
+        ToolResult("wait: took more than 0.1 s and was given up", is_error=True),
+    ]
+
+
+def test_a_tool_in_time_answers_and_a_deadline_from_outside_is_none_of_the_tools() -> None:
+    async def wait(text: str) -> str:
+        await trio.sleep(float(text))
+        return text
+
+    made = tool(wait, deadline_seconds=2.0)
+
+    async def main() -> None:
+        assert await made(ToolCall("wait", argument="1")) == ToolResult("1")
+        with trio.move_on_after(1.0) as scope:
+            await made(ToolCall("wait", argument="5"))
+        assert scope.cancelled_caught
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_too_many_tool_calls_that_hang_end_the_run(release: threading.Event) -> None:
+    def block(text: str) -> str:
+        release.wait(5.0)
+        return text
+
+    made = tool(block, in_thread=True, deadline_seconds=0.1)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(MAX_ABANDONED + 1):
+                nursery.start_soon(made, ToolCall("block", argument="x"))
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        trio.run(main)
+    (error,) = caught.value.exceptions
+    assert isinstance(error, TooManyHungThreads)
+    assert "threads of tools hang in calls" in str(error)
+    assert "<locals>.block (" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "in_thread", "message"),
+    [
+        (0.0, True, "deadline_seconds of the tool 'negate' must be > 0 and finite, got 0.0"),
+        (float("inf"), True, "must be > 0 and finite, got inf"),
+        (1.0, False, "nothing can keep the tool 'negate' to its deadline.*set in_thread=True"),
+    ],
+)
+def test_deadlines_that_make_no_sense(seconds: float, in_thread: bool, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tool(negate, in_thread=in_thread, deadline_seconds=seconds)
 
 
 @pytest.mark.parametrize("hint", [complex, set, int | str, list[complex], bytes])
