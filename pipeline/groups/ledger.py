@@ -12,10 +12,9 @@ bounds of `policy_version` hold for every batch formed.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from . import members, policy_version
+from . import drops, members, policy_version
 from .events import (
     CANCELLED,
     EQUAL_REWARDS,
@@ -127,10 +126,10 @@ def advance(ledger: Ledger, event: Event) -> tuple[Ledger, Decisions]:
 
 def _apply(ledger: Ledger, event: Event) -> tuple[Ledger, Decisions]:
     match event:
-        case Admitted():
-            return _admit(ledger, event), ()
         case MemberDone() | MemberFailed():
             return _member_ended(ledger, event)
+        case Admitted():
+            return _admit(ledger, event), ()
         case BatchRequested():
             return ledger._replace(learner_waits=not ledger.ended), ()
         case Committed():
@@ -142,7 +141,7 @@ def _apply(ledger: Ledger, event: Event) -> tuple[Ledger, Decisions]:
         case Resumed():
             return _resume(ledger, event.version)
         case Abandoned():
-            return _abandon(ledger)
+            return drops.abandon(ledger)
         case _:
             assert_never(event)
 
@@ -179,7 +178,7 @@ def _member_ended(ledger: Ledger, event: MemberDone | MemberFailed) -> tuple[Led
 def _member_failed(ledger: Ledger, group: Group, event: MemberFailed) -> tuple[Ledger, Decisions]:
     after = members.fail(group.members, event.member, ledger.rule)
     if after.lost > ledger.rule.expendable:
-        return _drop(ledger, [group], event.reason)
+        return drops.drop(ledger, [group], event.reason)
     ledger, decisions = _go_on(ledger, group, after)
     if after.lost == group.members.lost:
         decisions += (Retry(group.index, event.member, event.attempt + 1),)
@@ -188,14 +187,15 @@ def _member_failed(ledger: Ledger, group: Group, event: MemberFailed) -> tuple[L
 
 def _go_on(ledger: Ledger, group: Group, after: Members) -> tuple[Ledger, Decisions]:
     """Record a group's members; once all have ended, the group is ready or useless."""
-    assert after.conserved, after
-    if after.running:
+    running = after.running
+    assert ledger.rule.size == running + len(after.done) + after.lost, after
+    if running:
         group = Group(group.index, group.task_id, group.attempt, group.version, after)
         return ledger._replace(running=ledger.running.replace(group)), ()
-    if after.equal_rewards and ledger.schedule.equal_rewards == "drop":
-        return _drop(ledger, [group], EQUAL_REWARDS)
-    if _is_over_age(ledger, after.newest_version):
-        return _expire(ledger, [group])
+    if ledger.schedule.equal_rewards == "drop" and after.equal_rewards:
+        return drops.drop(ledger, [group], EQUAL_REWARDS)
+    if ledger.schedule.over_age == "mask" and drops.is_over_age(ledger, after.newest_version):
+        return drops.drop_and_reissue(ledger, [group], OVER_AGE)
     ready = Group(group.index, group.task_id, group.attempt, after.oldest_version, after)
     ledger = ledger._replace(
         running=ledger.running.remove(group.index), ready=ledger.ready.add(ready)
@@ -211,6 +211,11 @@ def _check_versions(ledger: Ledger, group: Group, event: MemberDone) -> None:
             f"member {event.member} of group {group.index} reports versions {oldest} to "
             f"{newest}; possible are {group.version} to {last}"
         )
+
+
+def _cancel(ledger: Ledger, index: int) -> tuple[Ledger, Decisions]:
+    group = ledger.running.get(index)
+    return (_ignored(ledger), ()) if group is None else drops.cancel(ledger, group)
 
 
 def _ignored(ledger: Ledger) -> Ledger:
@@ -282,7 +287,9 @@ def _lockstep_end(ledger: Ledger) -> int:
 def _form_batch(ledger: Ledger) -> tuple[Ledger, Decisions]:
     number = ledger.formed
     taken, ready = ledger.ready.split(_groups_to_take(ledger))
-    lags = [_counted_lag(ledger, group, number) for group in taken]
+    # Where older tokens are masked, the lag counts that the oldest trained one may have.
+    most = ledger.schedule.max_lag if ledger.schedule.over_age == "mask" else number
+    lags = [min(policy_version.lag(group.version, number), most) for group in taken]
     ledger = ledger._replace(
         ready=ready,
         in_batch=(*ledger.in_batch, len(taken)),
@@ -290,7 +297,7 @@ def _form_batch(ledger: Ledger) -> tuple[Ledger, Decisions]:
         lag_max=max(ledger.lag_max, *lags) if lags else ledger.lag_max,
         learner_waits=False,
     )
-    ledger, expired = _expire(ledger, _over_age_groups(ledger))
+    ledger, expired = drops.expire(ledger)
     return ledger, (FormBatch(number, tuple(group.index for group in taken)), *expired)
 
 
@@ -299,79 +306,3 @@ def _groups_to_take(ledger: Ledger) -> int:
         return ledger.schedule.batch_groups
     end = _lockstep_end(ledger)
     return sum(1 for _ in itertools.takewhile(lambda group: group.index < end, ledger.ready))
-
-
-def _counted_lag(ledger: Ledger, group: Group, batch: int) -> int:
-    """The lag of the oldest token that is trained."""
-    lag = policy_version.lag(group.version, batch)
-    return min(lag, ledger.schedule.max_lag) if ledger.schedule.over_age == "mask" else lag
-
-
-# Dropping ----------------------------------------------------------------------------------
-
-
-def _over_age_groups(ledger: Ledger) -> list[Group]:
-    """The groups that are too old for every batch to come; running ones first."""
-
-    def is_old(group: Group) -> bool:
-        return _is_over_age(ledger, group.version)
-
-    ready = itertools.takewhile(is_old, ledger.ready)  # by version: these come first
-    if ledger.schedule.over_age == "mask":
-        return [group for group in ready if _is_over_age(ledger, group.members.newest_version)]
-    return [*itertools.takewhile(is_old, ledger.running), *ready]
-
-
-def _is_over_age(ledger: Ledger, version: int) -> bool:
-    return policy_version.over_age(version, ledger.formed, ledger.schedule.max_lag)
-
-
-def _expire(ledger: Ledger, groups: Sequence[Group]) -> tuple[Ledger, Decisions]:
-    """Drop groups that are too old, and give their tasks back."""
-    if not groups:
-        return ledger, ()
-    ledger, drops = _drop(ledger, groups, OVER_AGE)
-    return _reissue(ledger, groups, drops)
-
-
-def _reissue(
-    ledger: Ledger, groups: Sequence[Group], drops: Decisions
-) -> tuple[Ledger, Decisions]:
-    reissues = tuple(
-        Reissue(group.task_id, group.attempt + 1)
-        for group in groups
-        if group.attempt < ledger.schedule.max_reissues
-    )
-    return ledger._replace(reissued=ledger.reissued + len(reissues)), (*drops, *reissues)
-
-
-def _cancel(ledger: Ledger, index: int) -> tuple[Ledger, Decisions]:
-    group = ledger.running.get(index)
-    if group is None:
-        return _ignored(ledger), ()
-    ledger, drops = _drop(ledger, [group], CANCELLED)
-    if ledger.schedule.deterministic:  # each group has its task, whatever became of others
-        return ledger, drops
-    return _reissue(ledger, [group], drops)
-
-
-def _abandon(ledger: Ledger) -> tuple[Ledger, Decisions]:
-    outstanding = [*ledger.running, *ledger.ready]
-    ledger, drops = _drop(ledger, outstanding, RUN_ENDED)
-    return ledger._replace(learner_waits=False, ended=True), drops
-
-
-def _drop(ledger: Ledger, groups: Sequence[Group], reason: str) -> tuple[Ledger, Decisions]:
-    running, ready = ledger.running, ledger.ready
-    for group in groups:
-        if group.members.running:
-            running = running.remove(group.index)
-        else:
-            ready = ready.remove((group.version, group.index))
-    dropped = _add(ledger.dropped, reason, len(groups))
-    ledger = ledger._replace(running=running, ready=ready, dropped=dropped)
-    return ledger, tuple(Drop(group.index, reason) for group in groups)
-
-
-def _add(dropped: Mapping[str, int], reason: str, number: int) -> Mapping[str, int]:
-    return {**dropped, reason: dropped.get(reason, 0) + number} if number else dropped

@@ -75,24 +75,19 @@ class Members:
         return len(self.attempts) - self.attempts.count(ENDED)
 
     @property
-    def conserved(self) -> bool:
-        """Whether each member is in exactly one place."""
-        return len(self.attempts) == self.running + len(self.done) + self.lost
-
-    @property
     def places(self) -> tuple[int, ...]:
         """The members that ended well, in order."""
-        return tuple(sorted(event.member for event in self.done))
+        return tuple(sorted([event.member for event in self.done]))
 
     @property
     def oldest_version(self) -> int:
         """The oldest policy version in the members that ended well; there must be one."""
-        return min(event.oldest_version for event in self.done)
+        return min([event.oldest_version for event in self.done])
 
     @property
     def newest_version(self) -> int:
         """The newest policy version in the members that ended well; there must be one."""
-        return max(event.newest_version for event in self.done)
+        return max([event.newest_version for event in self.done])
 
     @property
     def equal_rewards(self) -> bool:

@@ -4,13 +4,14 @@ Items stand in blocks of at most 128, each block and the row of blocks sorted by
 change copies two short tuples instead of one long one: a few microseconds at thousands of items.
 """
 
-import bisect
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
 Item = TypeVar("Item")
+Element = TypeVar("Element")
 
 _BLOCK = 64  # half of the largest block: a block that outgrows it is cut in two
 
@@ -18,6 +19,9 @@ _BLOCK = 64  # half of the largest block: a block that outgrows it is cut in two
 @dataclass(frozen=True, slots=True)
 class Ordered(Generic[Item]):
     """Items in the order of `key`, a function to something that sorts; keys are unique.
+
+    Attributes:
+      ends: the last key of each block.
 
     Example:
       >>> numbers = Ordered(abs).add(3).add(-1).add(2)
@@ -29,6 +33,7 @@ class Ordered(Generic[Item]):
 
     key: Callable[[Item], Any]
     blocks: tuple[tuple[Item, ...], ...] = ()
+    ends: tuple[Any, ...] = ()
     size: int = 0
 
     def __len__(self) -> int:
@@ -44,18 +49,23 @@ class Ordered(Generic[Item]):
 
     def get(self, key: Any) -> Item | None:
         """Return the item with this key, or None."""
-        at, place = self._find(key)
-        return None if place is None else self.blocks[at][place]
+        at = bisect_left(self.ends, key)
+        if at == len(self.ends):
+            return None
+        block = self.blocks[at]
+        item = block[bisect_left(block, key, key=self.key)]
+        return item if self.key(item) == key else None
 
     def add(self, item: Item) -> Self:
         """Return the sequence with `item` at its place."""
         key = self.key(item)
-        at = min(self._block_of(key), max(0, len(self.blocks) - 1))
+        at = min(bisect_left(self.ends, key), max(0, len(self.blocks) - 1))
         block = self.blocks[at] if self.blocks else ()
-        place = bisect.bisect(block, key, key=self.key)
-        block = (*block[:place], item, *block[place:])
-        halves = (block,) if len(block) <= 2 * _BLOCK else (block[:_BLOCK], block[_BLOCK:])
-        return self._replaced(at, halves, 1)
+        block = _spliced(block, bisect_left(block, key, key=self.key), item, over=0)
+        if not self.blocks or len(block) > 2 * _BLOCK:
+            halves = (block[:_BLOCK], block[_BLOCK:]) if self.blocks else (block,)
+            return self._with_blocks(at, halves, 1)
+        return self._with_block(at, block, 1)
 
     def replace(self, item: Item) -> Self:
         """Return the sequence with `item` in the place of the one that has the same key.
@@ -64,10 +74,7 @@ class Ordered(Generic[Item]):
           KeyError: if there is none.
         """
         at, place = self._find(self.key(item))
-        if place is None:
-            raise KeyError(self.key(item))
-        block = self.blocks[at]
-        return self._replaced(at, ((*block[:place], item, *block[place + 1 :]),), 0)
+        return self._with_block(at, _spliced(self.blocks[at], place, item, over=1), 0)
 
     def remove(self, key: Any) -> Self:
         """Return the sequence without the item with this key.
@@ -76,11 +83,9 @@ class Ordered(Generic[Item]):
           KeyError: if there is none.
         """
         at, place = self._find(key)
-        if place is None:
-            raise KeyError(key)
         block = self.blocks[at]
         rest = block[:place] + block[place + 1 :]
-        return self._replaced(at, (rest,) if rest else (), -1)
+        return self._with_block(at, rest, -1) if rest else self._with_blocks(at, (), -1)
 
     def split(self, count: int) -> tuple[tuple[Item, ...], Self]:
         """Return the first `count` items and the sequence of the others."""
@@ -92,25 +97,36 @@ class Ordered(Generic[Item]):
         blocks = self.blocks[at:]
         if left and blocks:
             blocks = (blocks[0][left:], *blocks[1:])
-        return first, type(self)(self.key, blocks, self.size - len(first))
+        return first, type(self)(self.key, blocks, self.ends[at:], self.size - len(first))
 
-    def _find(self, key: Any) -> tuple[int, int | None]:
-        """The block in which an item with this key is or would be, and its place there or None."""
-        at = self._block_of(key)
-        if at == len(self.blocks):
-            return at, None
-        block = self.blocks[at]
-        place = bisect.bisect_left(block, key, key=self.key)
-        return at, place if self.key(block[place]) == key else None
+    def _find(self, key: Any) -> tuple[int, int]:
+        """The block that has an item with this key, and the item's place in it."""
+        at = bisect_left(self.ends, key)
+        if at < len(self.ends):
+            block = self.blocks[at]
+            place = bisect_left(block, key, key=self.key)
+            if self.key(block[place]) == key:
+                return at, place
+        raise KeyError(key)
 
-    def _block_of(self, key: Any) -> int:
-        """The first block whose last key is not below `key`."""
+    def _with_block(self, at: int, block: tuple[Item, ...], growth: int) -> Self:
+        """Put another block in the place of one: what most changes need."""
+        blocks = _spliced(self.blocks, at, block, over=1)
+        ends = _spliced(self.ends, at, self.key(block[-1]), over=1)
+        return type(self)(self.key, blocks, ends, self.size + growth)
 
-        def last_key(block: tuple[Item, ...]) -> Any:
-            return self.key(block[-1])
-
-        return bisect.bisect_left(self.blocks, key, key=last_key)
-
-    def _replaced(self, at: int, by: tuple[tuple[Item, ...], ...], growth: int) -> Self:
+    def _with_blocks(self, at: int, by: tuple[tuple[Item, ...], ...], growth: int) -> Self:
+        """Put any number of blocks in the place of one."""
         blocks = self.blocks[:at] + by + self.blocks[at + 1 :]
-        return type(self)(self.key, blocks, self.size + growth)
+        ends = tuple(self.key(block[-1]) for block in by)
+        ends = self.ends[:at] + ends + self.ends[at + 1 :]
+        return type(self)(self.key, blocks, ends, self.size + growth)
+
+
+def _spliced(
+    items: tuple[Element, ...], at: int, item: Element, *, over: int
+) -> tuple[Element, ...]:
+    """The items with another one put in at a place, over so many of them."""
+    copy = list(items)
+    copy[at : at + over] = [item]
+    return tuple(copy)

@@ -20,7 +20,7 @@ class Schedule:
     publish_every: int = 1
     """Updates between two publishes of the weights (m), >= 1."""
     max_reissues: int = 2
-    """How often the task of a group that grew too old is started again, >= 0."""
+    """How often the task of a group that grew too old, or was cancelled, starts again, >= 0."""
     equal_rewards: Literal["keep", "drop"] = "keep"
     """Groups whose rewards are all equal, and so teach nothing: keep them or drop them."""
     deterministic: bool = False
