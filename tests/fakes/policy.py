@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import trio
 
-from headrace.pipeline.types import Completion, FinishReason, SamplerLoad, SampleRequest
+from headrace.pipeline.types import Completion, FinishReason, SampleRequest, SamplerLoad
 
 
 class FakePolicy:
