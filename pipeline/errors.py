@@ -6,8 +6,7 @@ exception but a value: see `EpisodeFailure` in `types`.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 
 class HeadraceError(Exception):
@@ -55,16 +54,30 @@ class StageFailed(HeadraceError):
         self.stage = stage
 
 
-@contextmanager
-def stage(name: str) -> Iterator[None]:
-    """Turn an error inside into a `StageFailed`; the innermost stage gives the name."""
-    try:
-        yield
-    except Exception as error:
+class stage:  # noqa: N801 - reads as a keyword, as trio.fail_after does
+    """A context that turns an error inside into a `StageFailed`; the innermost one gives the name.
+
+    A class and not a generator, since every episode runs in one.
+    """
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not isinstance(error, Exception):
+            return
         cause = innermost(error)
-        if isinstance(cause, StageFailed | ConfigError):
-            raise
-        raise StageFailed(name, cause) from error
+        if not isinstance(cause, StageFailed | ConfigError):
+            raise StageFailed(self._name, cause) from error
 
 
 def innermost(error: BaseException) -> BaseException:
