@@ -1,4 +1,6 @@
-"""The ledger's rules one by one, and tables of exact lags worked out by hand."""
+"""The ledger's rules one by one. Exact lags are in `test_lags`, members in `test_members`."""
+
+import pickle
 
 import pytest
 
@@ -7,140 +9,42 @@ from headrace.pipeline.groups.ledger import (
     Abandoned,
     Admitted,
     BatchRequested,
-    Cancel,
+    Cancelled,
+    Collect,
     Committed,
-    Decision,
     Drop,
     Event,
     FormBatch,
-    GroupFailed,
-    GroupReady,
     Ledger,
+    MemberFailed,
+    MemberRule,
     Published,
     Reissue,
+    Restart,
+    Resumed,
     Schedule,
     advance,
     counts,
+    is_stuck,
     may_admit,
+    oldest_needed,
     publish_due,
+    sampled_version,
 )
+from tests.groups.driving import admit_all, all_done, done, feed
 
 
-def feed(ledger: Ledger, *events: Event) -> tuple[Ledger, list[Decision]]:
-    decisions: list[Decision] = []
-    for event in events:
-        ledger, more = advance(ledger, event)
-        decisions += more
-    return ledger, decisions
+def lockstep(size: int = 1, mean: int = 1, *, every: int = 1) -> Schedule:
+    return Schedule(size, mean, max(4, mean), publish_every=every, deterministic=True)
 
 
-def admit_all(ledger: Ledger) -> Ledger:
-    while may_admit(ledger):
-        ledger, _ = advance(ledger, Admitted(f"task-{ledger.admitted}"))
-    return ledger
-
-
-def finish_all(ledger: Ledger, *, but: tuple[int, ...] = ()) -> Ledger:
-    """All running groups end, sampled wholly under the version of their admission."""
-    for group in ledger.running:
-        if group.index not in but:
-            ledger, _ = advance(ledger, GroupReady(group.index, group.version))
-    return ledger
-
-
-def lags_of_updates(schedule: Schedule, updates: int, *, publish_delay: int = 0) -> list[int]:
-    """The lag sums of the batches if sampling is instant and admission always at its limit.
-
-    `publish_delay`: updates that are committed before a publish is acknowledged.
-    """
-    ledger, sums = Ledger(schedule), []
-    for batch in range(updates):
-        ledger = finish_all(admit_all(ledger))
-        before = counts(ledger).lag_sum
-        ledger, _ = feed(ledger, BatchRequested())
-        sums.append(counts(ledger).lag_sum - before)
-        ledger, _ = feed(ledger, Committed(batch))
-        version = ledger.committed - publish_delay
-        if version > ledger.published and version % schedule.publish_every == 0:
-            ledger, _ = feed(ledger, Published(version))
-    return sums
-
-
-@pytest.mark.parametrize(
-    ("max_mean_lag", "expected"),
-    [
-        # With eta = 0 every batch is sampled under the version that it is applied to. With
-        # eta = 1 two batches are admitted under version 0; from then on one batch is ahead.
-        (0, [0, 0, 0, 0, 0, 0]),
-        (1, [0, 1, 1, 1, 1, 1]),
-        (2, [0, 1, 2, 2, 2, 2]),
-        (3, [0, 1, 2, 3, 3, 3]),
-    ],
-)
-def test_exact_lags(max_mean_lag: int, expected: list[int]) -> None:
-    for size in (1, 3):
-        schedule = Schedule(size, max_mean_lag=max_mean_lag, max_lag=max_mean_lag)
-        assert lags_of_updates(schedule, 6) == [size * each for each in expected]
-
-
-def test_exact_lags_when_publishes_come_one_update_late() -> None:
-    # eta = 1: two batches under version 0; nothing is admitted at update 1, as p = 0; then
-    # p = 1 admits one batch at update 2, where it is used with lag 1, and so on.
-    late = lags_of_updates(Schedule(1, max_mean_lag=1), 6, publish_delay=1)
-    assert late == [0, 1, 1, 1, 1, 1]
-    # eta = 2: three batches under version 0, then one under each version, two updates late.
-    late = lags_of_updates(Schedule(1, max_mean_lag=2), 6, publish_delay=1)
-    assert late == [0, 1, 2, 2, 2, 2]
-
-
-def test_exact_lags_with_a_publish_every_other_update() -> None:
-    # eta = 1, m = 2: batches 0 and 1 under version 0, 2 and 3 under version 2, ...
-    schedule = Schedule(1, max_mean_lag=1, publish_every=2)
-    assert lags_of_updates(schedule, 6) == [0, 1, 0, 1, 0, 1]
-
-
-@pytest.mark.parametrize(
-    ("max_lag", "cancelled_at"),
-    # Group 0, of version 0, hangs. Batch d may hold it while d <= K, so it is cancelled when
-    # d becomes K + 1, that is when batch K is formed without it.
-    [(1, 1), (2, 2), (3, 3)],
-)
-def test_a_hanging_group_is_cancelled_exactly_when_it_can_no_longer_be_used(
-    max_lag: int, cancelled_at: int
-) -> None:
-    ledger = Ledger(Schedule(2, max_mean_lag=1, max_lag=max_lag))
-    for batch in range(cancelled_at + 1):
-        ledger = finish_all(admit_all(ledger), but=(0,))
-        ledger, decisions = feed(ledger, BatchRequested())
-        assert isinstance(decisions[0], FormBatch)
-        expired = [Cancel(0, "over_age"), Reissue("task-0", 1)] if batch == cancelled_at else []
-        assert decisions[1:] == expired
-        ledger, _ = feed(ledger, Committed(batch), Published(batch + 1))
-    assert counts(ledger).dropped == {"over_age": 1}
-
-
-def test_a_cancellation_in_the_middle_of_a_publish_moves_no_version() -> None:
-    ledger = Ledger(Schedule(1, max_mean_lag=1, max_lag=1))
-    ledger = finish_all(admit_all(ledger), but=(0,))
-    ledger, _ = feed(ledger, BatchRequested(), Committed(0))
-    assert publish_due(ledger) == 1  # started, not yet acknowledged
-    assert may_admit(ledger) == 0
-    ledger, _ = feed(ledger, GroupReady(0, 0))
-    ledger, decisions = feed(ledger, BatchRequested())
-    assert decisions == [FormBatch(1, (0,))]
-    assert (ledger.published, ledger.committed, ledger.formed) == (0, 1, 2)
-    assert may_admit(ledger) == 0
-    ledger, _ = feed(ledger, Published(1))
-    assert may_admit(ledger) == 1
-    assert counts(ledger).lag_max == 1
+# Batches -----------------------------------------------------------------------------------
 
 
 def test_ready_groups_are_taken_oldest_version_first_then_by_index() -> None:
-    ledger = Ledger(Schedule(2, max_mean_lag=2, max_lag=4))
-    ledger = admit_all(ledger)
-    ledger, _ = feed(ledger, GroupReady(5, 0), GroupReady(1, 0), BatchRequested(), Committed(0))
-    ledger, _ = feed(ledger, GroupReady(2, 1), GroupReady(4, 0), GroupReady(3, 1))
-    ledger, _ = feed(ledger, GroupReady(0, 1))
+    ledger = admit_all(Ledger(Schedule(2, max_mean_lag=2, max_lag=4)))
+    ledger, _ = feed(ledger, done(5), done(1), BatchRequested(), Committed(0))
+    ledger, _ = feed(ledger, done(2, 1), done(4), done(3, 1), done(0, 1))
     assert [group.index for group in ledger.ready] == [4, 0, 2, 3]
     _, decisions = feed(ledger, BatchRequested())
     assert decisions == [FormBatch(1, (4, 0))]
@@ -148,31 +52,69 @@ def test_ready_groups_are_taken_oldest_version_first_then_by_index() -> None:
 
 def test_a_batch_waits_for_the_learner_and_for_enough_groups() -> None:
     ledger = admit_all(Ledger(Schedule(2)))
-    ledger, decisions = feed(ledger, BatchRequested(), BatchRequested(), GroupReady(0, 0))
-    assert decisions == []
-    ledger, decisions = feed(ledger, GroupReady(3, 0))
-    assert decisions == [FormBatch(0, (0, 3))]
-    ledger, decisions = feed(ledger, GroupReady(1, 0), GroupReady(2, 0))
-    assert decisions == []  # asking twice before the answer was asking once
+    ledger, decisions = feed(ledger, BatchRequested(), BatchRequested(), done(0))
+    assert decisions == [Collect(0, (0,))]
+    ledger, decisions = feed(ledger, done(3))
+    assert decisions == [Collect(3, (0,)), FormBatch(0, (0, 3))]
+    ledger, decisions = feed(ledger, done(1), done(2))
+    assert not ledger.learner_waits  # asking twice before the answer was asking once
     _, decisions = feed(ledger, BatchRequested())
     assert decisions == [FormBatch(1, (1, 2))]
 
 
+def test_a_cancellation_in_the_middle_of_a_publish_moves_no_version() -> None:
+    ledger = admit_all(Ledger(Schedule(1, max_mean_lag=1, max_lag=1)))
+    ledger, _ = feed(ledger, done(1), BatchRequested(), Committed(0))
+    assert publish_due(ledger) == 1  # started, not yet acknowledged
+    assert may_admit(ledger) == 0
+    ledger, decisions = feed(ledger, done(0), BatchRequested())
+    assert decisions == [Collect(0, (0,)), FormBatch(1, (0,))]
+    assert (ledger.published, ledger.committed, ledger.formed) == (0, 1, 2)
+    assert may_admit(ledger) == 0
+    ledger, _ = feed(ledger, Published(1))
+    assert may_admit(ledger) == 1
+    assert counts(ledger).lag_max == 1
+
+
 def test_equal_rewards_are_kept_or_dropped_as_configured() -> None:
-    kept = admit_all(Ledger(Schedule(1)))
-    kept, decisions = feed(kept, GroupReady(0, 0, useful=False))
-    assert decisions == []
-    assert len(kept.ready) == 1
-    dropped = admit_all(Ledger(Schedule(1, equal_rewards="drop")))
-    assert may_admit(dropped) == 0
-    dropped, decisions = feed(dropped, GroupReady(0, 0, useful=False))
+    rule = MemberRule(size=2)
+    equal = [done(0, member=member, reward=0.5) for member in range(2)]
+    ledger, decisions = feed(admit_all(Ledger(Schedule(1), rule)), *equal)
+    assert decisions == [Collect(0, (0, 1))]
+    ledger = admit_all(Ledger(Schedule(1, equal_rewards="drop"), rule))
+    dropped, decisions = feed(ledger, *equal)
     assert decisions == [Drop(0, "equal_rewards")]
     assert may_admit(dropped) == 1  # the admission is refunded
+    _, decisions = feed(ledger, done(0, reward=0.0), done(0, member=1, reward=0.5))
+    assert decisions == [Collect(0, (0, 1))]
+
+
+def test_equal_rewards_are_those_of_the_survivors() -> None:
+    rule = MemberRule(3, "survivors", min_size=2)
+    ledger = admit_all(Ledger(Schedule(1, equal_rewards="drop"), rule))
+    ledger, decisions = feed(
+        ledger, done(0), MemberFailed(0, 1, 0, "env_error"), done(0, member=2)
+    )
+    assert decisions == [Drop(0, "equal_rewards")]
+
+
+def test_the_versions_of_a_group_are_those_of_all_its_members() -> None:
+    ledger = admit_all(Ledger(Schedule(1, max_mean_lag=3, max_lag=3), MemberRule(size=2)))
+    for batch in range(2):
+        ledger, _ = feed(
+            ledger, done(batch), done(batch, member=1), BatchRequested(), Committed(batch)
+        )
+    ledger, _ = feed(ledger, done(2, 1, 2), done(2, 0, 1, member=1), done(3, 1), BatchRequested())
+    ledger, _ = feed(ledger, Committed(2), done(3, 1, 2, member=1), BatchRequested())
+    assert (counts(ledger).lag_sum, counts(ledger).lag_max) == (0 + 1 + (2 - 0) + (3 - 1), 2)
+
+
+# Drops -------------------------------------------------------------------------------------
 
 
 def test_a_failed_group_is_dropped_with_its_reason_and_refunds_admission() -> None:
-    ledger = admit_all(Ledger(Schedule(1)))
-    ledger, decisions = feed(ledger, GroupFailed(1, "env_timeout"))
+    ledger = admit_all(Ledger(Schedule(1), MemberRule(failure="drop")))
+    ledger, decisions = feed(ledger, MemberFailed(1, 0, 0, "env_timeout"))
     assert decisions == [Drop(1, "env_timeout")]
     assert counts(ledger).dropped == {"env_timeout": 1}
     assert may_admit(ledger) == 1
@@ -185,9 +127,9 @@ def test_a_task_is_reissued_a_bounded_number_of_times() -> None:
         ledger, _ = feed(ledger, Admitted("slow"), Admitted("0"))
         slow = 0
         for batch in range(8):
-            ledger = finish_all(admit_all(ledger), but=(slow,))
-            ledger, decisions = feed(ledger, BatchRequested(), Committed(batch))
-            ledger, _ = feed(ledger, Published(batch + 1))
+            ledger = admit_all(ledger)
+            ledger, decisions = feed(ledger, *all_done(ledger, but=(slow,)), BatchRequested())
+            ledger, _ = feed(ledger, Committed(batch), Published(batch + 1))
             for decision in decisions:
                 if isinstance(decision, Reissue):
                     assert decision.task_id == "slow"
@@ -198,35 +140,45 @@ def test_a_task_is_reissued_a_bounded_number_of_times() -> None:
         assert counts(ledger).reissued == max_reissues
 
 
+def test_a_cancelled_group_is_dropped_and_its_task_given_out_again_if_attempts_are_left() -> None:
+    ledger, _ = feed(Ledger(Schedule(2, max_reissues=1)), Admitted("a"), Admitted("b", attempt=1))
+    ledger, decisions = feed(ledger, Cancelled(0))
+    assert decisions == [Drop(0, "cancelled"), Reissue("a", 1)]
+    ledger, decisions = feed(ledger, Cancelled(1))
+    assert decisions == [Drop(1, "cancelled")]
+    seen = counts(ledger)
+    assert (seen.dropped, seen.reissued, seen.running) == ({"cancelled": 2}, 1, 0)
+    ledger, decisions = feed(ledger, Cancelled(1), Cancelled(9))
+    assert (decisions, counts(ledger).ignored) == ([], 2)
+
+
+def test_only_a_running_group_can_be_cancelled() -> None:
+    ledger, _ = feed(admit_all(Ledger(Schedule(1))), done(0))
+    ledger, decisions = feed(ledger, Cancelled(0))
+    assert (decisions, counts(ledger).ready, counts(ledger).ignored) == ([], 1, 1)
+
+
+# Late and impossible events ----------------------------------------------------------------
+
+
 def test_late_events_are_ignored_and_counted() -> None:
-    ledger = admit_all(Ledger(Schedule(1)))
-    ledger, _ = feed(ledger, GroupReady(0, 0), BatchRequested(), Committed(0), Published(1))
-    after, decisions = feed(
-        ledger,
-        GroupReady(0, 0),  # a duplicate
-        GroupFailed(0, "env_error"),
-        GroupReady(99, 0),  # never admitted
+    ledger = admit_all(Ledger(Schedule(1), MemberRule(2)))
+    ledger, _ = feed(ledger, done(0), done(0, member=1), BatchRequested(), Committed(0))
+    ledger, _ = feed(ledger, Published(1), done(1), MemberFailed(1, 1, 0, "env_error"))
+    late: list[Event] = [
+        done(0),  # of a group in a batch
+        MemberFailed(0, 1, 0, "env_error"),
+        done(99),  # never admitted
+        done(1),  # of a member that has ended
+        MemberFailed(1, 0, 0, "env_error"),
+        done(1, member=1, attempt=0),  # of a try that was over
+        MemberFailed(1, 1, 2, "env_error"),  # of a try that was never started
         Published(1),
         Published(0),
-    )
+    ]
+    after, decisions = feed(ledger, *late)
     assert decisions == []
-    assert counts(after).ignored == 5
-    assert (after.running, after.ready, after.published) == (ledger.running, ledger.ready, 1)
-
-
-def test_the_end_of_a_run_drops_all_that_is_outstanding_and_closes_admission() -> None:
-    ledger = admit_all(Ledger(Schedule(2)))
-    ledger, _ = feed(ledger, *(GroupReady(index, 0) for index in range(3)), BatchRequested())
-    ledger, decisions = feed(ledger, Abandoned())
-    assert decisions == [Cancel(3, "run_ended"), Drop(2, "run_ended")]
-    assert may_admit(ledger) == 0
-    ledger, decisions = feed(
-        ledger, Committed(0), Published(1), GroupReady(3, 0), BatchRequested(), Abandoned()
-    )
-    assert decisions == []
-    final = counts(ledger)
-    assert (final.consumed, final.dropped, final.ignored) == (2, {"run_ended": 2}, 1)
-    assert may_admit(ledger) == 0
+    assert after == ledger._replace(ignored=len(late))
 
 
 @pytest.mark.parametrize(
@@ -236,22 +188,196 @@ def test_the_end_of_a_run_drops_all_that_is_outstanding_and_closes_admission() -
         Committed(0),  # not formed
         Committed(1),
         Published(1),  # not committed
-        GroupReady(0, 1),  # newer than the learner
-        GroupReady(0, -1),  # older than its admission
+        Resumed(1),  # not committed
+        done(0, 1),  # newer than the learner
+        done(0, 0, 1),
+        done(0, 0, -1),  # in the wrong order
+        done(0, -1),  # older than its admission
+        done(0, member=1),  # there is one member
+        MemberFailed(0, -1, 0, "env_error"),
     ],
 )
 def test_broken_protocol_is_an_error(event: Event) -> None:
-    with pytest.raises(ValueError, match=r"admitted|committed|published|version"):
+    with pytest.raises(ValueError, match=r"admitted|commit|version|member"):
         advance(admit_all(Ledger(Schedule(1))), event)
 
 
 def test_a_stale_sampler_is_found_out() -> None:
     # It acknowledged version 1, and then sampled with version 0.
     ledger = admit_all(Ledger(Schedule(1, max_mean_lag=0)))
-    ledger, _ = feed(ledger, GroupReady(0, 0), BatchRequested(), Committed(0), Published(1))
+    ledger, _ = feed(ledger, done(0), BatchRequested(), Committed(0), Published(1))
     ledger = admit_all(ledger)
-    with pytest.raises(ValueError, match="reports version 0; it was admitted at version 1"):
-        advance(ledger, GroupReady(1, 0))
+    with pytest.raises(ValueError, match="reports versions 0 to 0; possible are 1 to 1"):
+        advance(ledger, done(1, 0))
+
+
+# Lockstep ----------------------------------------------------------------------------------
+
+
+def test_lockstep_forms_batches_by_place_whatever_ends_first() -> None:
+    ledger = admit_all(Ledger(lockstep(2)))
+    assert [sampled_version(ledger, index) for index in range(8)] == [0, 0, 0, 0, 1, 1, 2, 2]
+    ledger, decisions = feed(ledger, BatchRequested(), done(3), done(2), done(1))
+    assert FormBatch not in map(type, decisions)  # group 0 still runs
+    ledger, decisions = feed(ledger, done(0))
+    assert decisions == [Collect(0, (0,)), FormBatch(0, (0, 1))]
+    _, decisions = feed(ledger, BatchRequested())
+    assert decisions == [FormBatch(1, (2, 3))]
+
+
+def test_lockstep_waits_for_groups_that_are_not_admitted_yet() -> None:
+    ledger, _ = feed(Ledger(lockstep(2)), Admitted("a"), done(0), BatchRequested())
+    assert ledger.learner_waits
+    ledger, decisions = feed(ledger, Admitted("b"), done(1))
+    assert decisions[-1] == FormBatch(0, (0, 1))
+
+
+def test_lockstep_leaves_the_place_of_a_failed_group_empty() -> None:
+    ledger = admit_all(Ledger(lockstep(3), MemberRule(failure="drop")))
+    failed = MemberFailed(1, 0, 0, "env_error")
+    ledger, decisions = feed(ledger, done(2), failed, done(0), BatchRequested())
+    assert decisions[-1] == FormBatch(0, (0, 2))
+    assert may_admit(ledger) == 0  # its admission is not refunded: other groups keep their places
+    seen = counts(ledger)
+    assert (seen.in_batch, seen.consumed, seen.dropped) == (2, 0, {"env_error": 1})
+    ledger, _ = feed(ledger, Committed(0))
+    assert (counts(ledger).in_batch, counts(ledger).consumed) == (0, 2)
+
+
+def test_lockstep_forms_an_empty_batch_where_all_have_failed() -> None:
+    ledger = admit_all(Ledger(lockstep(2), MemberRule(failure="drop")))
+    ledger, decisions = feed(
+        ledger,
+        BatchRequested(),
+        MemberFailed(0, 0, 0, "env_error"),
+        MemberFailed(1, 0, 0, "env_error"),
+    )
+    assert decisions[-1] == FormBatch(0, ())
+    ledger, _ = feed(ledger, Committed(0), Published(1), done(3), done(2), BatchRequested())
+    seen = counts(ledger)
+    assert (ledger.committed, seen.consumed, seen.in_batch) == (1, 0, 2)
+    assert seen.lag_mean == 1.0  # over the two groups that there were
+
+
+def test_lockstep_drops_a_cancelled_group_and_moves_no_task() -> None:
+    ledger = admit_all(Ledger(lockstep(1)))
+    ledger, decisions = feed(ledger, Cancelled(0), BatchRequested())
+    assert decisions == [Drop(0, "cancelled"), FormBatch(0, ())]
+    assert counts(ledger).reissued == 0
+
+
+def test_lockstep_finds_out_a_sampler_with_another_version() -> None:
+    ledger = admit_all(Ledger(lockstep(1)))
+    ledger, _ = feed(ledger, done(0), BatchRequested(), Committed(0), Published(1))
+    for oldest, newest in [(1, 1), (0, 1)]:
+        with pytest.raises(ValueError, match=f"{oldest} to {newest}; possible are 0 to 0"):
+            advance(ledger, done(1, oldest, newest))
+
+
+def test_lockstep_publishes_every_version_in_order_however_late() -> None:
+    ledger = admit_all(Ledger(lockstep(1, mean=5, every=2)))
+    ledger, _ = feed(ledger, *all_done(ledger))
+    for batch in range(5):
+        ledger, _ = feed(ledger, BatchRequested(), Committed(batch))
+    assert publish_due(ledger) == 2  # though version 4 is committed
+    with pytest.raises(ValueError, match="version 4 published before version 2"):
+        advance(ledger, Published(4))
+    ledger, _ = feed(ledger, Published(2))
+    assert publish_due(ledger) == 4
+    ledger, _ = feed(ledger, Published(4))
+    assert publish_due(ledger) is None
+    ledger, _ = feed(ledger, Published(5))  # as at the end of a run
+    assert publish_due(ledger) is None
+
+
+def test_weights_are_needed_until_the_last_group_that_they_sample_has_ended() -> None:
+    ledger = admit_all(Ledger(lockstep(1, mean=2)))  # groups 0, 1, 2 of version 0
+    assert oldest_needed(ledger) == 0
+    ledger, _ = feed(ledger, done(0), BatchRequested(), Committed(0), Published(1))
+    ledger = admit_all(ledger)  # group 3 of version 1
+    ledger, _ = feed(ledger, done(2), done(3, 1))
+    assert oldest_needed(ledger) == 0  # group 1 still runs
+    ledger, _ = feed(ledger, done(1))
+    assert oldest_needed(ledger) == 2  # group 4 is the next, and of version 2
+    bounded, _ = feed(Ledger(Schedule(1)), Admitted("a"), done(0), BatchRequested(), Committed(0))
+    assert (oldest_needed(bounded), sampled_version(bounded, 0)) == (0, None)
+    assert oldest_needed(feed(bounded, Published(1))[0]) == 1
+
+
+# The end and a new start -------------------------------------------------------------------
+
+
+def test_the_end_of_a_run_drops_all_that_is_outstanding_and_closes_admission() -> None:
+    ledger = admit_all(Ledger(Schedule(2)))
+    ledger, _ = feed(ledger, *(done(index) for index in range(3)), BatchRequested())
+    ledger, decisions = feed(ledger, Abandoned())
+    assert decisions == [Drop(3, "run_ended"), Drop(2, "run_ended")]
+    assert may_admit(ledger) == 0
+    ledger, decisions = feed(
+        ledger, Committed(0), Published(1), done(3), BatchRequested(), Abandoned()
+    )
+    assert decisions == []
+    final = counts(ledger)
+    assert (final.consumed, final.dropped, final.ignored) == (2, {"run_ended": 2}, 1)
+    assert may_admit(ledger) == 0
+    assert not is_stuck(ledger)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_saved_ledger_goes_on_with_fresh_members(deterministic: bool) -> None:
+    schedule = Schedule(1, max_mean_lag=2, deterministic=deterministic)
+    ledger = admit_all(Ledger(schedule, MemberRule(2)))  # groups 0, 1, 2 under version 0
+    ledger, _ = feed(ledger, done(0), done(0, member=1), BatchRequested(), Committed(0))
+    ledger, _ = feed(ledger, done(2), done(2, member=1), done(1), MemberFailed(1, 1, 0, "error"))
+    saved = pickle.loads(pickle.dumps(ledger))
+    ledger, decisions = feed(saved, Resumed(1))
+    assert decisions == [Restart(1, "task-1", 0)]
+    assert [group.index for group in ledger.ready] == [2]
+    assert (ledger.published, ledger.learner_waits) == (1, False)
+    # Its members are in their first try again, and sampled anew: with the version that is in
+    # use now, or with the one of their place.
+    version = 0 if deterministic else 1
+    ledger, decisions = feed(ledger, *(done(1, version, member=member) for member in range(2)))
+    assert decisions == [Collect(1, (0, 1))]
+    assert counts(ledger).ignored == 0
+    _, decisions = feed(ledger, BatchRequested())
+    assert decisions == [FormBatch(1, (1,) if deterministic else (2,))]
+
+
+def test_a_run_resumes_only_between_updates_with_its_last_version() -> None:
+    ledger, _ = feed(admit_all(Ledger(Schedule(1))), done(0), BatchRequested())
+    with pytest.raises(ValueError, match="got version 0, 1 batches formed and not committed"):
+        advance(ledger, Resumed(0))
+    ledger, _ = feed(ledger, Committed(0))
+    with pytest.raises(ValueError, match="last committed version, 1; got version 0"):
+        advance(ledger, Resumed(0))
+    with pytest.raises(ValueError, match="ended: True"):
+        feed(ledger, Abandoned(), Resumed(1))
+
+
+def test_stuck_is_a_learner_that_waits_for_nothing() -> None:
+    ledger, _ = feed(Ledger(Schedule(1, max_mean_lag=0)), BatchRequested())
+    assert not is_stuck(ledger)  # a group may be admitted
+    ledger, _ = feed(ledger, Admitted("a"))
+    assert not is_stuck(ledger)  # it runs
+    ledger, _ = feed(ledger, done(0), BatchRequested())
+    assert not is_stuck(ledger)  # the update will be committed
+    ledger, _ = feed(ledger, Committed(0))
+    assert not is_stuck(ledger)  # and published
+    # No sequence of events leads on to a stuck ledger: this one is made up.
+    assert is_stuck(
+        ledger._replace(
+            committed=0,
+            published=0,
+            in_batch=(),
+            admitted=1,
+            consumed=0,
+            schedule=lockstep(1, mean=0),
+        )
+    )
+
+
+# Settings ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -262,6 +388,11 @@ def test_a_stale_sampler_is_found_out() -> None:
         ({"publish_every": 3}, "max_mean_lag must be >= publish_every - 1 = 2"),
         ({"max_reissues": -1}, "max_reissues must be >= 0, got -1"),
         ({"equal_rewards": "ignore"}, "equal_rewards must be 'keep' or 'drop', got 'ignore'"),
+        ({"over_age": "keep"}, "over_age must be 'drop' or 'mask', got 'keep'"),
+        (
+            {"deterministic": True, "equal_rewards": "drop"},
+            "equal_rewards must be 'keep' with schedule.deterministic.*--schedule.no-determ",
+        ),
     ],
 )
 def test_an_impossible_schedule_is_a_config_error(settings: dict[str, object], said: str) -> None:

@@ -1,0 +1,50 @@
+"""Shorthands for driving a ledger by hand."""
+
+from collections.abc import Iterator
+
+from headrace.pipeline.groups.ledger import (
+    Admitted,
+    Decision,
+    Event,
+    Ledger,
+    MemberDone,
+    advance,
+    may_admit,
+)
+
+
+def feed(ledger: Ledger, *events: Event) -> tuple[Ledger, list[Decision]]:
+    """Apply events; return all decisions."""
+    decisions: list[Decision] = []
+    for event in events:
+        ledger, more = advance(ledger, event)
+        decisions += more
+    return ledger, decisions
+
+
+def admit_all(ledger: Ledger) -> Ledger:
+    """Admit new tasks until the gate closes."""
+    while may_admit(ledger):
+        ledger, _ = advance(ledger, Admitted(f"task-{ledger.admitted}"))
+    return ledger
+
+
+def done(
+    index: int,
+    oldest: int = 0,
+    newest: int | None = None,
+    *,
+    member: int = 0,
+    attempt: int = 0,
+    reward: float = 1.0,
+) -> MemberDone:
+    """A member that ended well, by default sampled under one version."""
+    newest = oldest if newest is None else newest
+    return MemberDone(index, member, attempt, oldest, newest, reward)
+
+
+def all_done(ledger: Ledger, *, but: tuple[int, ...] = ()) -> Iterator[Event]:
+    """The ends of all running groups of one member, sampled wholly under their first version."""
+    for group in ledger.running:
+        if group.index not in but:
+            yield done(group.index, group.version)
