@@ -5,6 +5,7 @@ without the rest of Headrace.
 """
 
 from .base import Env as Env
+from .base import EnvironmentBroken as EnvironmentBroken
 from .base import EnvSpec as EnvSpec
 from .base import Split as Split
 from .base import StepResult as StepResult

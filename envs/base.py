@@ -2,7 +2,8 @@
 
 An environment is an async context manager around `reset` and `step`. It may wait as long as
 it likes: the rollout sets the deadlines. A fault of the infrastructure is an exception, which
-becomes an `EpisodeFailure`; it is never a reward of 0.
+becomes an `EpisodeFailure`; it is never a reward of 0. What no episode can work with any more is
+`EnvironmentBroken`, which ends the run.
 """
 
 import random
@@ -47,6 +48,13 @@ class StepResult:
     terminated: bool = False
     truncated: bool = False
     info: Mapping[str, float] = field(default_factory=dict)
+
+
+class EnvironmentBroken(BaseException):
+    """No episode can use the environment any more: ends the run, with this text.
+
+    Not an `Exception`: those are the fault of one episode, which is tried again.
+    """
 
 
 class Env(Protocol):

@@ -24,6 +24,8 @@ from typing import Any, Generic, TypeVar
 import trio
 from trio.lowlevel import RunVar
 
+from .base import EnvironmentBroken
+
 T = TypeVar("T")
 
 _PLACES_SHOWN = 5
@@ -49,11 +51,8 @@ class ThreadStatistics:
     abandoned_total: int
 
 
-class TooManyHungThreads(BaseException):
-    """Calls of an environment or tool hang, too many to go on.
-
-    Not an `Exception`, since it is the fault of no single episode: it ends the run.
-    """
+class TooManyHungThreads(EnvironmentBroken):
+    """Calls of an environment or tool hang, too many to go on."""
 
 
 class WorkerThreads:
