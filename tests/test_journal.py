@@ -14,7 +14,14 @@ from headrace.pipeline.groups.schedule import Schedule
 from headrace.pipeline.journal import Journal, Totals
 from headrace.pipeline.rollout.config import RolloutConfig
 from headrace.pipeline.rollout.episode import Rollout
-from headrace.pipeline.types import NO_VERSION, StopReason, Trajectory, TrajectoryGroup, Turn
+from headrace.pipeline.types import (
+    NO_VERSION,
+    SamplerLoad,
+    StopReason,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
 
 
 class Seen:
@@ -70,7 +77,15 @@ def journal_and_seen():
 
 def controller():
     rollout = Rollout(None, None, None, RolloutConfig())
-    stages = Stages(tasks=None, rollout=rollout, pack=None, learner=None, publish=None)
+    stages = Stages(
+        tasks=None,
+        rollout=rollout,
+        pack=None,
+        learner=None,
+        publish=None,
+        hold=None,
+        load=lambda: SamplerLoad(rows=4, rows_busy=0, waiting=0),
+    )
     return Controller(stages, Schedule(), steps=2, seed=0, on_update=print)
 
 
