@@ -1,4 +1,6 @@
-"""The ledger against a naive reference: one dict of groups, everything found by looking."""
+"""The ledger against a naive reference, for arbitrary sequences of events."""
+
+from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -8,93 +10,38 @@ from headrace.pipeline.groups.ledger import (
     Abandoned,
     Admitted,
     BatchRequested,
-    Cancel,
+    Cancelled,
     Committed,
     Decision,
-    Drop,
     Event,
-    FormBatch,
-    GroupFailed,
-    GroupReady,
     Ledger,
+    MemberDone,
+    MemberFailed,
     Published,
-    Reissue,
-    Schedule,
+    Resumed,
     advance,
     counts,
+    is_stuck,
     may_admit,
+    oldest_needed,
+    publish_due,
+    sampled_version,
 )
+from tests.groups.reference import Reference
+from tests.groups.world import rules, schedules
 
-
-class Reference:
-    """What DESIGN calls the bounded schedule, in the plainest words."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self.place: list[str] = []  # of each group: running, ready, batch, or a drop's reason
-        self.version: list[int] = []
-        self.attempt: list[int] = []
-        self.formed = self.committed = self.published = 0
-        self.requested = self.ended = False
-
-    def at(self, place: str) -> list[int]:
-        return [index for index, where in enumerate(self.place) if where == place]
-
-    def room(self) -> int:
-        outstanding = len(self.at("running")) + len(self.at("ready"))
-        ahead = self.published + self.schedule.max_mean_lag + 1 - self.formed
-        return 0 if self.ended else max(0, ahead * self.schedule.batch_groups - outstanding)
-
-    def form(self) -> list[Decision]:
-        size, ready = self.schedule.batch_groups, self.at("ready")
-        if not self.requested or len(ready) < size:
-            return []
-        taken = sorted(ready, key=lambda index: (self.version[index], index))[:size]
-        for index in taken:
-            self.place[index] = "batch"
-        self.formed += 1
-        self.requested = False
-        return [FormBatch(self.formed - 1, tuple(taken)), *self.expire()]
-
-    def expire(self) -> list[Decision]:
-        decisions: list[Decision] = []
-        again: list[Decision] = []
-        for place, action in (("running", Cancel), ("ready", Drop)):
-            by_age = sorted(self.at(place), key=lambda index: (self.version[index], index))
-            for index in by_age:
-                if self.formed - self.version[index] > self.schedule.max_lag:
-                    self.place[index] = "over_age"
-                    decisions.append(action(index, "over_age"))
-                    if self.attempt[index] < self.schedule.max_reissues:
-                        again.append(Reissue(f"task-{index}", self.attempt[index] + 1))
-        return decisions + again
-
-    def drop(self, place: str, reason: str) -> list[int]:
-        indexes = self.at(place)
-        for index in indexes:
-            self.place[index] = reason
-        return indexes
+REWARDS = st.sampled_from([0.0, 1.0])
+REASONS = st.sampled_from(["env_error", "sampler_timeout"])
+PICK = st.integers(0, 99)
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Applies each event to both and compares decisions and counts."""
+    """Applies each event to both, and compares decisions and counts."""
 
-    @initialize(
-        size=st.integers(1, 3),
-        mean=st.integers(0, 3),
-        more=st.integers(0, 2),
-        equal=st.sampled_from(["keep", "drop"]),
-    )
-    def start(self, size: int, mean: int, more: int, equal: str) -> None:
-        schedule = Schedule(
-            size,
-            max_mean_lag=mean,
-            max_lag=mean + more,
-            max_reissues=1,
-            equal_rewards=equal,  # type: ignore[arg-type]  # one of the two
-        )
-        self.model = Reference(schedule)
-        self.ledger = Ledger(schedule)
+    @initialize(schedule=schedules(), members=rules())
+    def start(self, schedule, members) -> None:
+        self.model = Reference(schedule, members)
+        self.ledger = Ledger(schedule, members)
 
     def tell(self, event: Event, expected: list[Decision]) -> None:
         self.ledger, decisions = advance(self.ledger, event)
@@ -104,90 +51,137 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(attempt=st.integers(0, 1))
     def admit_all(self, attempt: int) -> None:
         for _ in range(self.model.room()):
-            index = len(self.model.place)
-            self.model.place.append("running")
-            self.model.version.append(self.model.published)
-            self.model.attempt.append(attempt)
-            self.tell(Admitted(f"task-{index}", attempt), [])
+            task_id = f"task-{len(self.model.groups)}"
+            self.tell(Admitted(task_id, attempt), self.model.admit(task_id, attempt))
+
+    @precondition(lambda self: self.model.at("running"))
+    @rule(pick=PICK, member=PICK, newer=st.integers(0, 3), span=st.integers(0, 3), reward=REWARDS)
+    def finish(self, pick: int, member: int, newer: int, span: int, reward: float) -> None:
+        index, member = self.running_member(pick, member)
+        self.end(index, member, (newer, span), reward)
 
     @precondition(lambda self: len(self.model.at("running")) > 2)
     @rule(kept=st.integers(0, 2), newer=st.lists(st.integers(0, 2), min_size=12, max_size=12))
     def finish_most_backwards(self, kept: int, newer: list[int]) -> None:
         """The newest groups end first, and the oldest `kept` not yet."""
         for index in self.model.at("running")[kept:][::-1]:
-            if index in self.model.at("running"):  # not cancelled meanwhile
-                self.end(index, newer[index % 12], useful=True)
+            for member in range(self.model.rule.size):
+                if index not in self.model.at("running"):
+                    break  # dropped meanwhile
+                if self.model.groups[index].members[member].place == "running":
+                    span = (newer[index % 12], newer[(index + member) % 12])
+                    self.end(index, member, span, reward=float(member % 2))
 
     @precondition(lambda self: self.model.at("running"))
-    @rule(pick=st.integers(0, 99), newer=st.integers(0, 3), useful=st.booleans())
-    def finish(self, pick: int, newer: int, useful: bool) -> None:
-        running = self.model.at("running")
-        self.end(running[pick % len(running)], newer, useful=useful)
+    @rule(pick=PICK, member=PICK, reason=REASONS)
+    def fail(self, pick: int, member: int, reason: str) -> None:
+        index, member = self.running_member(pick, member)
+        attempt = self.model.groups[index].members[member].attempt
+        expected = self.model.failed(index, member, reason)
+        self.tell(MemberFailed(index, member, attempt, reason), expected)
 
-    def end(self, index: int, newer: int, *, useful: bool) -> None:
-        model = self.model
-        version = min(model.committed, model.version[index] + newer)
-        expected: list[Decision] = []
-        if not useful and model.schedule.equal_rewards == "drop":
-            model.place[index] = "equal_rewards"
-            expected = [Drop(index, "equal_rewards")]
-        else:
-            model.place[index] = "ready"
-            model.version[index] = version
-        self.tell(GroupReady(index, version, useful), expected)
+    @precondition(lambda self: self.model.groups)
+    @rule(pick=PICK, member=PICK, attempt=st.integers(0, 3), well=st.booleans())
+    def late_member(self, pick: int, member: int, attempt: int, well: bool) -> None:
+        index, member = pick % len(self.model.groups), member % self.model.rule.size
+        if self.model.is_late(index, member, attempt):
+            self.model.ignored += 1
+            failed = MemberFailed(index, member, attempt, "late")
+            self.tell(MemberDone(index, member, attempt, 0, 0, 1.0) if well else failed, [])
 
-    @precondition(lambda self: self.model.at("running"))
-    @rule(pick=st.integers(0, 99), reason=st.sampled_from(["env_error", "sampler_timeout"]))
-    def fail(self, pick: int, reason: str) -> None:
-        running = self.model.at("running")
-        index = running[pick % len(running)]
-        self.model.place[index] = reason
-        self.tell(GroupFailed(index, reason), [Drop(index, reason)])
-
-    @precondition(lambda self: len(self.model.at("running")) < len(self.model.place))
-    @rule(pick=st.integers(0, 99))
-    def late_event(self, pick: int) -> None:
-        over = [i for i, place in enumerate(self.model.place) if place != "running"]
-        self.tell(GroupFailed(over[pick % len(over)], "late"), [])
+    @rule(pick=PICK)
+    def cancel(self, pick: int) -> None:
+        if pick < 5:  # not often
+            index = pick % (len(self.model.groups) + 1)
+            runs = index in self.model.at("running")
+            self.model.ignored += not runs
+            self.tell(Cancelled(index), self.model.cancel(index) if runs else [])
 
     @rule()
     def request(self) -> None:
         self.model.requested = not self.model.ended
         self.tell(BatchRequested(), [])
 
-    @precondition(lambda self: self.model.committed < self.model.formed)
+    @precondition(lambda self: self.model.committed < len(self.model.batches))
     @rule(publish=st.booleans())
     def commit(self, publish: bool) -> None:
+        for index in self.model.batches[self.model.committed]:
+            self.model.groups[index].place = "consumed"
         self.model.committed += 1
         self.tell(Committed(self.model.committed - 1), [])
-        if publish:
-            self.model.published = self.model.committed
-            self.tell(Published(self.model.published), [])
+        if publish and self.model.due() is not None:
+            self.publish()
 
-    @precondition(lambda self: len(self.model.place) > 12)
+    @precondition(lambda self: self.model.due() is not None)
     @rule()
-    def abandon(self) -> None:
-        self.model.ended, self.model.requested = True, False
-        running = self.model.drop("running", "run_ended")
-        by_age = sorted(
-            self.model.at("ready"), key=lambda index: (self.model.version[index], index)
-        )
-        self.model.drop("ready", "run_ended")
-        cancels = [Cancel(index, "run_ended") for index in running]
-        self.tell(Abandoned(), [*cancels, *(Drop(index, "run_ended") for index in by_age)])
+    def publish(self) -> None:
+        version = self.model.due()
+        assert version is not None
+        self.model.published = version
+        self.tell(Published(version), [])
+
+    @rule(back=st.integers(0, 2))
+    def outdated_publish(self, back: int) -> None:
+        self.model.ignored += 1
+        self.tell(Published(self.model.published - back), [])
+
+    @precondition(
+        lambda self: not self.model.ended and self.model.committed == len(self.model.batches)
+    )
+    @rule(pick=PICK)
+    def resume(self, pick: int) -> None:
+        if pick < 20:  # not often, or few groups get old
+            self.tell(Resumed(self.model.committed), self.model.resume())
+
+    @precondition(lambda self: len(self.model.groups) > 12)
+    @rule(pick=PICK)
+    def abandon(self, pick: int) -> None:
+        if pick < 10:
+            self.tell(Abandoned(), self.model.abandon())
 
     @invariant()
     def counts_agree(self) -> None:
-        seen, size = counts(self.ledger), self.model.schedule.batch_groups
-        assert may_admit(self.ledger) == self.model.room()
-        assert seen.running == len(self.model.at("running"))
-        assert seen.ready == len(self.model.at("ready"))
-        assert seen.consumed == self.model.committed * size
-        assert seen.in_batch + seen.consumed == len(self.model.at("batch"))
-        places = {"running", "ready", "batch"}
-        reasons = [place for place in self.model.place if place not in places]
-        assert seen.dropped == {reason: reasons.count(reason) for reason in reasons}
+        seen, model = counts(self.ledger), self.model
+        places = ["running", "ready", "formed", "consumed"]
+        of_each = Counter(group.place for group in model.groups)
+        assert [seen.running, seen.ready, seen.in_batch, seen.consumed] == [
+            of_each.pop(place, 0) for place in places
+        ]
+        assert seen.dropped == of_each
+        assert seen.admitted == len(model.groups)
+        assert (seen.reissued, seen.ignored) == (model.reissued, model.ignored)
+        lags = model.lags()
+        assert (seen.lag_sum, seen.lag_max) == (sum(lags), max(lags, default=0))
+
+    @invariant()
+    def questions_agree(self) -> None:
+        model = self.model
+        assert may_admit(self.ledger) == model.room()
+        assert publish_due(self.ledger) == model.due()
+        assert oldest_needed(self.ledger) == model.needed()
+        assert sampled_version(self.ledger, 17) == model.pinned(17)
+        assert not is_stuck(self.ledger)
+
+    def running_member(self, pick: int, member: int) -> tuple[int, int]:
+        """A running member of a running group."""
+        running = self.model.at("running")
+        index = running[pick % len(running)]
+        members = self.model.groups[index].members
+        places = [place for place, found in enumerate(members) if found.place == "running"]
+        return index, places[member % len(places)]
+
+    def end(self, index: int, member: int, later: tuple[int, int], reward: float) -> None:
+        """A member ends well, sampled under versions so much later than its group's first."""
+        model = self.model
+        first = model.groups[index].start_version
+        last = first if model.schedule.deterministic else model.committed
+        oldest = min(last, first + later[0])
+        newest = min(last, oldest + later[1])
+        attempt = model.groups[index].members[member].attempt
+        model.done(index, member, (oldest, newest), reward)
+        event = MemberDone(index, member, attempt, oldest, newest, reward)
+        self.tell(event, model.done_decisions(index))
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=60)
+LedgerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
 TestLedger = LedgerMachine.TestCase
