@@ -4,13 +4,9 @@ import random
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pytest
 import trio
@@ -19,8 +15,6 @@ from headrace.envs import (
     EnvConfig,
     EnvSpec,
     Message,
-    StepResult,
-    SyncEnv,
     Task,
     ThreadStatistics,
     TooManyHungThreads,
@@ -28,78 +22,20 @@ from headrace.envs import (
     check_env,
     in_threads,
 )
-
-TASK = Task("0")
-HELLO = Message("user", "0")
-TURN = Message("assistant", "1")
-GIVE_UP_SECONDS = 10.0  # far more than anything here takes, for a loaded machine
-
-
-@dataclass
-class Books:
-    """What all environments of a test did, from whichever threads."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    release: threading.Event = field(default_factory=threading.Event)
-    opened: int = 0
-    closed: int = 0
-    overlaps: int = 0
-    inside: Counter[int] = field(default_factory=Counter)
-    threads: list[tuple[str, int, str]] = field(default_factory=list)
-
-    def block(self) -> None:
-        """Hang until the end of the test."""
-        self.release.wait(GIVE_UP_SECONDS)
-
-    def names(self, call: str) -> list[str]:
-        return [name for what, _, name in self.threads if what == call]
-
-    def idents(self, call: str) -> list[int]:
-        return [ident for what, ident, _ in self.threads if what == call]
-
-
-class Fake:
-    """Calls `hook(call)` in every call; notes who called."""
-
-    def __init__(self, books: Books, hook: Callable[[str], None]) -> None:
-        self.books = books
-        self.hook = hook
-
-    def _call(self, call: str) -> None:
-        books, thread = self.books, threading.current_thread()
-        with books.lock:
-            books.inside[id(self)] += 1
-            books.overlaps += books.inside[id(self)] > 1
-            books.threads.append((call, threading.get_ident(), thread.name))
-        try:
-            self.hook(call)
-        finally:
-            with books.lock:
-                books.inside[id(self)] -= 1
-
-    def __enter__(self) -> Self:
-        self._call("open")
-        with self.books.lock:
-            self.books.opened += 1
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with self.books.lock:
-            self.books.closed += 1
-        self._call("close")
-
-    def reset(self, task: Task, seed: int) -> Sequence[Message]:
-        self._call("reset")
-        return [HELLO]
-
-    def step(self, message: Message) -> StepResult:
-        self._call("step")
-        return StepResult(reward=1.0, terminated=True)
+from tests.fakes import sync_env
+from tests.fakes.sync_env import (
+    GIVE_UP_SECONDS,
+    TASK,
+    TURN,
+    Books,
+    Fake,
+    fakes,
+    hang_in_step,
+    run,
+    talk,
+    until,
+    wait_until,
+)
 
 
 @pytest.fixture
@@ -111,44 +47,6 @@ def books() -> Iterator[Books]:
     wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("Fake.")])
     assert books.opened == books.closed
     assert books.overlaps == 0
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + GIVE_UP_SECONDS
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(GIVE_UP_SECONDS):
-        while not condition():
-            await trio.sleep(0.01)
-
-
-def nothing(call: str) -> None: ...
-
-
-def fakes(books: Books, hook: Callable[[str], None] = nothing) -> Callable[[], SyncEnv]:
-    return partial(Fake, books, hook)
-
-
-async def talk(make: Callable[[], object], seconds: float = GIVE_UP_SECONDS) -> StepResult | None:
-    """One episode whose reset and step have a deadline each, as in a rollout."""
-    async with make() as env:  # type: ignore[attr-defined]
-        with trio.move_on_after(seconds):
-            await env.reset(TASK, 0)
-            result: StepResult = await env.step(TURN)
-            return result
-    return None
-
-
-def run(function: Callable[[], object]) -> None:
-    async def main() -> None:
-        with trio.fail_after(GIVE_UP_SECONDS):
-            await function()  # type: ignore[misc]
-
-    trio.run(main)
 
 
 def test_it_keeps_the_protocol(books: Books) -> None:
@@ -434,11 +332,6 @@ def test_law_16_cancelled_anywhere_everything_is_closed_and_nothing_overlaps(boo
     assert books.opened == books.closed > 0
 
 
-def hang_in_step(books: Books, call: str) -> None:
-    if call == "step":
-        books.block()
-
-
 def test_too_many_calls_that_hang_are_an_error_that_says_where(books: Books) -> None:
     make = in_threads(
         fakes(books, partial(hang_in_step, books)), threads=4, max_abandoned=2, name="Fake"
@@ -457,7 +350,7 @@ def test_too_many_calls_that_hang_are_an_error_that_says_where(books: Books) -> 
     assert "threads of Fake hang in calls that missed their deadline, at most 2 may" in message
     assert "3 in Fake.step" in message
     assert "inside Condition.wait" in message
-    assert f"{__file__}:" in message
+    assert f"{sync_env.__file__}:" in message
     assert "give what blocks a timeout of its own" in message
     assert "max_abandoned of in_threads (now 2)" in message
 
@@ -467,22 +360,21 @@ def test_the_next_call_finds_what_hangs_too(books: Books) -> None:
         fakes(books, partial(hang_in_step, books)), threads=4, max_abandoned=0, name="Fake"
     )
 
+    async def cancel_when_it_runs(scope: trio.CancelScope) -> None:
+        await until(lambda: make.statistics().busy == 1)
+        scope.cancel()
+
     async def main() -> None:
-        with trio.CancelScope() as scope:
-            async with make() as env, trio.open_nursery() as nursery:
-                with trio.fail_after(0.3):
-                    nursery.start_soon(until_running, make, scope)
+        async with trio.open_nursery() as nursery:
+            with trio.fail_after(0.3), trio.CancelScope() as scope:
+                async with make() as env:
+                    nursery.start_soon(cancel_when_it_runs, scope)
                     await env.step(TURN)
         await trio.sleep(0.4)  # until the deadline of what was cancelled before
         with pytest.raises(TooManyHungThreads):
             await make().__aenter__()
 
     run(main)
-
-
-async def until_running(make: Callable[[], object], scope: trio.CancelScope) -> None:
-    await until(lambda: make.statistics().busy == 1)  # type: ignore[attr-defined]
-    scope.cancel()
 
 
 def test_calls_cancelled_before_their_deadlines_do_not_hang(books: Books) -> None:
