@@ -56,14 +56,19 @@ def centred(rewards: NDArray[np.float32], present: NDArray[np.bool_]) -> NDArray
 
 
 def form(
-    groups: list[TrajectoryGroup], *, batch: int = 5, group_size: int = 2, rows: int = 2
+    groups: list[TrajectoryGroup],
+    *,
+    batch: int = 5,
+    group_size: int = 2,
+    max_lag: int | None = None,
 ) -> tuple[TrainBatch, BatchStatistics]:
     return form_batch(
         groups,
         centred,
         batch=batch,
         group_size=group_size,
-        shape=(3, rows, 8),
+        shape=(3, 2, 8),
+        max_lag=max_lag,
     )
 
 
@@ -128,6 +133,45 @@ def test_statistics_by_hand() -> None:
         lag_max=4,
         in_flight_mean=1.0,  # 3 - 2 and 5 - 4
     )
+
+
+@pytest.mark.parametrize(
+    ("max_lag", "trained", "lag_mean", "lag_max", "in_flight_mean"),
+    [
+        # Batch 6. The groups' sampled tokens are of the versions 2, 3 and 3; and 4, 4, 5.
+        (None, {2, 3, 4, 5}, 3.0, 4, 1.0),
+        (4, {2, 3, 4, 5}, 3.0, 4, 1.0),  # version 2 has lag 4: not too old
+        (3, {3, 4, 5}, 2.5, 3, 0.5),  # lags 3 and 2; from 3 to 3, and from 4 to 5
+        (1, {5}, 1.0, 1, None),  # the ledger gives out no group like the first one then
+    ],
+)
+def test_tokens_above_max_lag_leave_the_loss_and_nothing_else(
+    max_lag: int | None,
+    trained: set[int],
+    lag_mean: float,
+    lag_max: int,
+    in_flight_mean: float | None,
+) -> None:
+    plain, before = form(GROUPS, batch=6)
+    masked, after = form(GROUPS, batch=6, max_lag=max_lag)
+    for name in ("tokens", "segment_ids", "positions", "rollout_logprobs", "advantages"):
+        np.testing.assert_array_equal(getattr(masked, name), getattr(plain, name))
+    # Which token has which version: each token id is in one trajectory only.
+    trajectories = [trajectory for group in GROUPS for trajectory in group.trajectories]
+    version_of = {
+        token: version
+        for trajectory in trajectories
+        for token, version in zip(trajectory.tokens, trajectory.policy_versions, strict=True)
+    }
+    in_loss = masked.tokens[masked.loss_mask].tolist()
+    assert {version_of[token] for token in in_loss} == trained
+    expected = [token for token, version in version_of.items() if version in trained]
+    assert sorted(in_loss) == sorted(expected)
+    assert after.sampled_tokens == len(in_loss)
+    assert after.masked_tokens == before.sampled_tokens - len(in_loss)
+    assert (after.lag_mean, after.lag_max) == (lag_mean, lag_max)
+    assert in_flight_mean is None or after.in_flight_mean == in_flight_mean
+    assert after.reward_mean == before.reward_mean
 
 
 def test_success_is_none_where_no_environment_reports_it() -> None:
