@@ -144,7 +144,7 @@ class Journal:
             "lag": {
                 "mean": counts.lag_mean,
                 "max": counts.lag_max,
-                "bound": state.schedule.max_lag,
+                "bound": state.schedule.lag_bound,
                 "mean_bound": state.schedule.max_mean_lag,
             },
             "policy_version": state.published,
@@ -163,7 +163,7 @@ class Journal:
             "success": math.nan if statistics.success_mean is None else statistics.success_mean,
             "lag_mean": statistics.lag_mean,
             "lag_max": statistics.lag_max,
-            "lag_bound": controller.ledger.schedule.max_lag,
+            "lag_bound": controller.ledger.schedule.lag_bound,
             "trajectories": statistics.trajectories,
             "useful_share": statistics.useful_trajectories / max(1, statistics.trajectories),
             "tokens_per_second": rates["tokens"],

@@ -71,6 +71,15 @@ class Update:
     metrics: Mapping[str, float]
 
 
+_DEADLINES = (
+    "batch_deadline_seconds",
+    "update_deadline_seconds",
+    "publish_deadline_seconds",
+    "exit_deadline_seconds",
+    "loop_blocked_seconds",
+)
+
+
 @dataclass(frozen=True)
 class ControllerConfig:
     """How many episodes run at once, and how long each wait may take.
@@ -91,6 +100,8 @@ class ControllerConfig:
     """Deadline of one update of the learner."""
     publish_deadline_seconds: float = 300.0
     """Deadline of bringing new weights to the sampler."""
+    loop_blocked_seconds: float = 60.0
+    """A call of an environment that blocks the whole event loop for so long is interrupted."""
     exit_deadline_seconds: float = 60.0
     """What doesn't end so long after the run was ended is ended by force; see the docs."""
     stall_seconds: float = 0.0
@@ -101,8 +112,7 @@ class ControllerConfig:
         check(known, "controller.concurrency", self.concurrency, "'auto' or 'fixed'")
         failures = self.group_failures
         check(failures >= 1, "controller.group_failures", failures, ">= 1")
-        for name in ("batch", "update", "publish", "exit"):
-            setting = f"{name}_deadline_seconds"
+        for setting in _DEADLINES:
             value = getattr(self, setting)
             check(value > 0, f"controller.{setting}", value, "> 0 and finite")
         check(self.stall_seconds >= 0, "controller.stall_seconds", self.stall_seconds, ">= 0")

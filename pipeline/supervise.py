@@ -1,4 +1,4 @@
-"""What a person and a supervisor can do to a run from outside: signals, and a last resort.
+"""What keeps a run answerable: signals, a guard of the event loop, and a last resort.
 
 SIGINT or SIGTERM ends the run in order; a second one kills it. SIGUSR1 says who waits for what
 since when. Foreign code can refuse to be cancelled; a run that can't end in order for that
@@ -15,8 +15,13 @@ from contextlib import contextmanager
 
 import trio
 
+from .loop_guard import LoopGuard
+from .rollout import episode
+
 REPEATED_SIGNAL_SECONDS = 0.5
 FORCED_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
+
+BLOCKED_SECONDS = 5.0  # a loop that stands still for so long is reported
 
 Describe = Callable[[float], Sequence[str]]  # of the present time of trio's clock
 
@@ -88,3 +93,19 @@ def forced_end(
         yield start_when_cancelled
     finally:
         timer.cancel()
+
+
+async def guard_loop(interrupt_seconds: float) -> None:
+    """Report code that blocks the event loop; interrupt an environment's call that does."""
+
+    def report(text: str) -> None:  # on a thread, while the view stands still
+        sys.stderr.write(f"headrace: {text}\n")
+        sys.stderr.flush()
+
+    guard = LoopGuard(
+        report,
+        blocked_seconds=min(BLOCKED_SECONDS, interrupt_seconds),
+        interrupt_seconds=interrupt_seconds,
+        guarded_file=episode.__file__,
+    )
+    await guard.serve()

@@ -37,7 +37,7 @@ from .observe.run_directory import RunDirectory
 from .observe.view import View
 from .offline.sft import warm_start
 from .rollout.group import Flight
-from .supervise import describe_on_signal, forced_end, stop_on_signal
+from .supervise import describe_on_signal, forced_end, guard_loop, stop_on_signal
 from .weight_sync import Convert, compile_convert, publish
 
 REFRESH_SECONDS = 0.25
@@ -114,6 +114,7 @@ class Job:
                     stop_on_signal, partial(self._stop, nursery.cancel_scope), self._view.close
                 )
                 nursery.start_soon(describe_on_signal, self._describe, self._view.note)
+                nursery.start_soon(guard_loop, self._recipe.controller.loop_blocked_seconds)
                 nursery.start_soon(self._refresh_view)
                 await nursery.start(self._serve_sampler)
                 await self._run_phases(journal, compilations)

@@ -27,7 +27,7 @@ SUMMARY = {
     "recipe", "steps", "seed", "eval_before", "eval_after", "reward_first", "reward_last",
     "wall_seconds", "trajectories", "trajectories_per_hour", "useful_trajectories_per_hour",
     "generated_tokens", "lag", "policy_version", "failures", "dropped",
-    "compilations_after_warmup", "peak_rss_bytes",
+    "compilations_after_warmup", "peak_rss_bytes", "params_sha256", "evaluations_during",
 }  # fmt: skip
 
 
@@ -79,6 +79,25 @@ def sigint_is_heard():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.slow
+def test_law_17_lockstep_gives_the_same_parameters_whatever_the_latencies(tmp_path):
+    hashes = []
+    for seed in "12":
+        directory = tmp_path / seed
+        process = start(
+            "calculator", "--run.dir", str(directory), *TINY, "--run.steps", "5",
+            "--schedule.deterministic", "--schedule.max-mean-lag", "1",
+            "--env.latency.seed", seed, "--evaluate.every", seed,
+        )  # fmt: skip
+        output, _ = process.communicate(timeout=110)
+        assert process.returncode == 0, output
+        summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+        assert summary["lag"] == {"mean": 0.8, "max": 1, "bound": 1, "mean_bound": 1}
+        assert len(summary["evaluations_during"]) >= 1
+        hashes.append(summary["params_sha256"])
+    assert hashes[0] == hashes[1]
 
 
 @pytest.mark.slow

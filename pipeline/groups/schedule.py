@@ -49,3 +49,8 @@ class Schedule:
             "'keep' with schedule.deterministic, as its groups have fixed places",
             hint="set --schedule.equal-rewards keep or --schedule.no-deterministic",
         )
+
+    @property
+    def lag_bound(self) -> int:
+        """The bound of every group's lag, in versions, that holds for this schedule."""
+        return self.max_mean_lag if self.deterministic else self.max_lag

@@ -1,0 +1,120 @@
+"""What a person or a supervisor does to a run from outside."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+from headrace.pipeline.supervise import (
+    FORCED_EXIT_CODE,
+    describe_on_signal,
+    forced_end,
+    guard_loop,
+    stop_on_signal,
+)
+
+
+def test_sigusr1_tells_who_waits_each_time():
+    told = []
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(describe_on_signal, lambda now: ["learner: a batch"], told.append)
+            for _ in range(2):
+                await trio.testing.wait_all_tasks_blocked()
+                signal.raise_signal(signal.SIGUSR1)
+                await trio.sleep(0.02)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert told == ["SIGUSR1: who waits for what since when:\n  learner: a batch"] * 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_first_signal_stops_in_order(number):
+    stopped = []
+
+    async def main():
+        with trio.CancelScope() as scope:
+
+            def stop(which):
+                stopped.append(which)
+                scope.cancel()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stop_on_signal, stop, partial(stopped.append, "given back"))
+                await trio.testing.wait_all_tasks_blocked()
+                signal.raise_signal(number)
+                await trio.sleep_forever()
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    try:
+        trio.run(main)
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+    assert stopped == [number, "given back"]
+
+
+STUCK = """
+    import trio
+    from headrace.pipeline.supervise import forced_end
+
+    async def refuse():
+        with trio.CancelScope(shield=True):
+            await trio.sleep_forever()
+
+    async def main():
+        with forced_end(lambda now: ["episode 3.1: environment step"], after_seconds=0.2) as wait:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                nursery.start_soon(refuse)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+"""
+
+
+def test_a_run_that_cannot_end_in_order_is_ended_by_force_and_says_why():
+    process = subprocess.run(
+        [sys.executable, "-c", "import trio.testing\n" + textwrap.dedent(STUCK)],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert process.returncode == FORCED_EXIT_CODE, process.stderr
+    assert "can't end in order" in process.stderr
+    assert "episode 3.1: environment step" in process.stderr
+
+
+def test_a_run_that_ends_in_order_is_left_alone():
+    async def main():
+        with forced_end(lambda now: [], after_seconds=0.05) as wait:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+        await trio.sleep(0.1)
+
+    trio.run(main)
+
+
+def test_a_call_that_blocks_the_loop_is_told_on_standard_error(capfd):
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(guard_loop, 0.2)
+            await trio.testing.wait_all_tasks_blocked()
+            deadline = trio.current_time() + 0.6
+            while trio.current_time() < deadline:
+                pass
+            await trio.sleep(0.2)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert "the event loop" in capfd.readouterr().err
