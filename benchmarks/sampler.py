@@ -10,6 +10,9 @@ includes trio's scheduling and the way to the device thread and back. The clock 
 compilation and one warm-up round. CPU time is that of the whole process: on a shared machine
 it is the steadier number. Each case is measured several times and the best is reported.
 
+With `--versions 2` the requests ask in turn for one of two policy versions, both held: a
+dispatch serves one version, so each is as large as before and half as full.
+
   python benchmarks/sampler.py --rows 64 128 --json results.json
 """
 
@@ -18,6 +21,7 @@ import json
 import platform
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -60,6 +64,7 @@ class Result:
 
     workload: str
     config: SamplerConfig
+    versions: int
     compile_seconds: float
     requests_per_second: float
     tokens_per_second: float
@@ -67,7 +72,7 @@ class Result:
     tokens_per_cpu_second: float
 
 
-def make_requests(workload: Workload, seed: int) -> list[SampleRequest]:
+def make_requests(workload: Workload, seed: int, versions: int) -> list[SampleRequest]:
     """Requests without stop ids, so that every run samples the same number of tokens."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(workload.shortest, workload.longest + 1, workload.requests)
@@ -77,6 +82,7 @@ def make_requests(workload: Workload, seed: int) -> list[SampleRequest]:
             max_tokens=workload.max_tokens,
             stop_ids=(),
             key=(index, seed),
+            version=index % versions,
         )
         for index, length in enumerate(lengths.tolist())
     ]
@@ -99,27 +105,35 @@ async def serve_all(
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-async def measure(name: str, config: SamplerConfig, *, tasks: int, rounds: int) -> Result:
+async def measure(
+    name: str, config: SamplerConfig, *, tasks: int, rounds: int, versions: int
+) -> Result:
     workload = WORKLOADS[name]
     started = time.perf_counter()
     programs = compile_programs(config, MODEL, VOCAB)
     compile_seconds = time.perf_counter() - started
-    params = jax.jit(make_params)(jax.random.key(0))
+    make = jax.jit(make_params)
     sampler = NativeSampler(config, MODEL, VOCAB, programs=programs)
     async with trio.open_nursery() as nursery:
         await nursery.start(sampler.serve)
-        await sampler.publish(params, 0)
-        await serve_all(sampler, make_requests(workload, 0)[: 2 * config.rows], tasks)
-        timings = [
-            await serve_all(sampler, make_requests(workload, seed), tasks)
-            for seed in range(1, rounds + 1)
-        ]
+        with ExitStack() as holds:
+            for version in range(versions):
+                await sampler.publish(make(jax.random.key(version)), version)
+                holds.enter_context(sampler.hold(version))
+            await serve_all(
+                sampler, make_requests(workload, 0, versions)[: 2 * config.rows], tasks
+            )
+            timings = [
+                await serve_all(sampler, make_requests(workload, seed, versions), tasks)
+                for seed in range(1, rounds + 1)
+            ]
         nursery.cancel_scope.cancel()
     wall, cpu = (min(column) for column in zip(*timings, strict=True))
     tokens = workload.requests * workload.max_tokens
     return Result(
         workload=name,
         config=config,
+        versions=versions,
         compile_seconds=compile_seconds,
         requests_per_second=workload.requests / wall,
         tokens_per_second=tokens / wall,
@@ -140,6 +154,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--decode-tokens", type=int, default=4)
     parser.add_argument("--tasks", type=int, default=480, help="requests under way at most")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--versions", type=int, default=1, help="policy versions at once")
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     return parser.parse_args()
 
@@ -155,7 +170,12 @@ def main() -> None:
                 prefill_tokens=arguments.prefill_tokens,
                 decode_tokens=arguments.decode_tokens,
             )
-            run = partial(measure, tasks=arguments.tasks, rounds=arguments.rounds)
+            run = partial(
+                measure,
+                tasks=arguments.tasks,
+                rounds=arguments.rounds,
+                versions=arguments.versions,
+            )
             result = trio.run(run, name, config)
             results.append(asdict(result))
             print(
