@@ -137,11 +137,11 @@ class NativeSampler:
     def load(self) -> SamplerLoad:
         """Say how busy it is; to be called from trio.
 
-        `rows_busy + waiting` is exactly the number of calls of `sample` that are under way: a
-        request counts from its call on, also while the device thread hasn't seen it.
+        `rows_busy + waiting` is the number of requests without a completion: each counts from
+        its call on, also while the device thread hasn't seen it.
         """
         under_way = len(self._pending)
-        rows_busy = min(self._engine.statistics().rows_busy, under_way)  # some are cancelled
+        rows_busy = min(self._engine.statistics().rows_busy, under_way)  # the rest was cancelled
         return SamplerLoad(self._config.rows, rows_busy, under_way - rows_busy)
 
     def statistics(self) -> SamplerStatistics:
