@@ -3,6 +3,8 @@
 Exit codes: 0 done, 1 a stage failed, 2 a user's mistake, 130 Ctrl-C, 143 SIGTERM.
 """
 
+import gc
+import json
 import os
 import sys
 import time
@@ -17,6 +19,8 @@ from .errors import ConfigError, HeadraceError, innermost
 if TYPE_CHECKING:
     from .config import Recipe
     from .observe.run_directory import RunDirectory
+    from .simulate.report import Report
+    from .simulate.scenarios import Simulation, Source
     from .train import Job
 
 USAGE = """\
@@ -25,11 +29,15 @@ usage: headrace COMMAND
 commands:
   train RECIPE [--section.key value ...]  run a recipe: a built-in name or a .toml file
   train RECIPE --help                     show all settings, with the recipe's values
+  simulate RECIPE [--sim.key value ...]   predict a run under a virtual clock: a recipe or
+                                          the scenario `balanced`; --json for one JSON object
   recipes                                 list the built-in recipes
   --version                               show the version
 
 Start with: headrace train calculator
 """
+
+GC_THRESHOLD = 200_000  # objects made before the youngest are looked through
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -53,6 +61,8 @@ def run(arguments: Sequence[str]) -> int:
             return 0
         case ["train", *rest]:
             return _train(rest)
+        case ["simulate", *rest]:
+            return _simulate(rest)
         case ["recipes"]:
             return _recipes()
         case ["recipes" | "--version" as command, *rest]:
@@ -113,6 +123,79 @@ def _run_directory(recipe: "Recipe") -> "RunDirectory":
     if recipe.run.dir is None:
         return RunDirectory.create_default(recipe.run.name)
     return RunDirectory.create(Path(recipe.run.dir))
+
+
+def _simulate(arguments: Sequence[str]) -> int:
+    if arguments in (["-h"], ["--help"]):
+        print(USAGE, end="")
+        return 0
+    if not arguments or arguments[0].startswith("-"):
+        return _mistake("simulate needs a recipe or scenario: headrace simulate balanced")
+    from .simulate.run import simulate  # noqa: PLC0415
+
+    # Thousands of live tasks make each full collection slow; nothing here makes cycles fast.
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 50, 1000)
+    try:
+        flags = [argument for argument in arguments[1:] if argument != "--json"]
+        report = simulate(_parse_simulation(arguments[0], flags))
+    except (HeadraceError, BaseExceptionGroup) as error:
+        return _explain(error)
+    _show_report(report, as_json="--json" in arguments)
+    return 0
+
+
+def _parse_simulation(name_or_file: str, overrides: Sequence[str]) -> "Simulation":
+    import tyro  # noqa: PLC0415
+
+    from .simulate.config import Settings  # noqa: PLC0415
+    from .simulate.scenarios import resolve  # noqa: PLC0415
+
+    source = _simulation_source(name_or_file)
+    settings = tyro.cli(
+        Settings,
+        default=source.settings,
+        args=list(overrides),
+        prog=f"headrace simulate {name_or_file}",
+    )
+    return resolve(source, settings)
+
+
+def _simulation_source(name_or_file: str) -> "Source":
+    from .simulate.recipes import RecipeParts, from_recipe  # noqa: PLC0415
+    from .simulate.scenarios import SCENARIOS, Packing  # noqa: PLC0415
+
+    if name_or_file in SCENARIOS:
+        return SCENARIOS[name_or_file]()
+    from .recipes import load_recipe  # noqa: PLC0415 - which imports JAX
+
+    try:
+        recipe = load_recipe(name_or_file)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; built-in scenarios: {', '.join(SCENARIOS)}") from error
+    parts = RecipeParts(
+        name=recipe.run.name,
+        latency=recipe.env.latency,
+        schedule=recipe.schedule,
+        rollout=recipe.rollout,
+        controller=recipe.controller,
+        packing=Packing(recipe.learner.microbatch_rows, recipe.learner.row_tokens),
+        sampler_rows=recipe.sampler.rows,
+        steps=recipe.run.steps,
+        seed=recipe.run.seed,
+    )
+    return from_recipe(parts)
+
+
+def _show_report(report: "Report", *, as_json: bool) -> None:
+    if as_json:
+        _say(json.dumps(report.as_record()))
+        return
+    from rich.console import Console  # noqa: PLC0415
+
+    from .simulate.show import as_text  # noqa: PLC0415
+
+    Console().print(as_text(report))
 
 
 def _recipes() -> int:

@@ -35,36 +35,13 @@ Reference: Austin et al., How to Scale Your Model (2025), chapters 1 and 7.
 """
 
 import math
-from dataclasses import dataclass
 
 from ..errors import ConfigError
 from .chips import CHIPS, Chip, ChipName
 from .hardware import HardwareConfig
+from .speeds import SamplerCosts
 
 LEARNER_BYTES_PER_PARAMETER = 16  # in float32: master weights, gradients, Adam's two moments
-
-
-@dataclass(frozen=True)
-class SamplerCosts:
-    """What a simulated sampler's work costs.
-
-    Attributes:
-      dispatch_seconds: of a decode step, whatever it does.
-      row_seconds: of a decode step, per active row.
-      kv_token_seconds: of a decode step, per token in the cache of an active row.
-      prefill_token_seconds: per token that is prefilled.
-      publish_seconds: of one publish.
-      kv_tokens: what the cache holds; None is no limit.
-      rows: requests served at once; None is no limit.
-    """
-
-    dispatch_seconds: float
-    row_seconds: float
-    kv_token_seconds: float
-    prefill_token_seconds: float
-    publish_seconds: float
-    kv_tokens: int | None = None
-    rows: int | None = None
 
 
 def sampler_costs(hardware: HardwareConfig, *, rows: int | None = None) -> SamplerCosts:

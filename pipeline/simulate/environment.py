@@ -1,0 +1,135 @@
+"""One simulated episode: an environment that answers late, and the few tokens that are said.
+
+What a real chat carries in its words stands here in plain numbers: a message is
+`"<tokens> <length of the next turn>"`, a prompt's begins with the episode's serial number. The
+renderer makes ids of them: as many as it says, the serial number first, the length last. So the
+simulated sampler reads from a request whose it is and how long the turn will be, and the
+rollout code in between is the real one.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from ...envs.base import StepResult, Task
+from ...envs.messages import Message
+from ..types import SampleRequest
+from .episodes import Episode, EpisodeBook
+from .timers import Timers
+from .workload import Workload
+
+STOP_ID = 1
+_FILL_ID = 0
+_TURN = Message("assistant", "")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the environments of a run share."""
+
+    workload: Workload
+    timers: Timers
+    book: EpisodeBook
+
+
+class SimulatedEnv:
+    """The environment of one episode; a new one for each."""
+
+    __slots__ = ("_episode", "_lengths", "_seconds", "_seed", "_stage", "_task", "_turn")
+
+    def __init__(self, stage: Stage):
+        self._stage = stage
+        self._turn = 0
+
+    async def __aenter__(self) -> "SimulatedEnv":
+        self._episode: Episode = self._stage.book.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stage.book.close(self._episode)
+
+    async def reset(self, task: Task, seed: int) -> Sequence[Message]:
+        """Plan the whole episode; say how long the prompt and the first turn are."""
+        script = self._stage.workload.script
+        turns = range(script.turns(task, seed))
+        self._task, self._seed = task, seed
+        self._seconds = [script.latency_seconds(task, seed, turn) for turn in turns]
+        self._lengths = [script.sampled_tokens(task, seed, turn) for turn in turns]
+        self._episode.planned_seconds = sum(self._seconds)
+        head = f"{self._episode.serial} {script.prompt_tokens(task, seed)}"
+        return (Message("user", f"{head} {self._lengths[0]}"),)
+
+    async def step(self, message: Message) -> StepResult:
+        """Answer after the turn's latency; the last answer ends the episode.
+
+        Raises:
+          OSError: at the end of an episode that the workload lets break.
+        """
+        workload, turn = self._stage.workload, self._turn
+        self._turn += 1
+        self._episode.waiting = True
+        await self._stage.timers.sleep(self._seconds[turn])
+        last = turn + 1 == len(self._seconds)
+        if last and workload.breaks(self._seed):
+            raise OSError("the simulated environment broke")
+        self._episode.waiting = False
+        if last:
+            return StepResult(reward=workload.reward(self._seed), terminated=True)
+        observed = workload.script.observed_tokens(self._task, self._seed, turn)
+        return StepResult((Message("tool", f"{observed} {self._lengths[turn + 1]}"),))
+
+
+class CountingRenderer:
+    """Makes ids of the numbers in a simulated environment's messages."""
+
+    vocab_size = 2**31 - 1
+    stop_ids = (STOP_ID,)
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """Return the prompt's ids: the episode's serial number, filling, the next length."""
+        serial, tokens, length = map(int, messages[0].content.split())
+        return [serial, *[_FILL_ID] * (tokens - 2), length]
+
+    def delta(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of an answer: filling, then the length of the next turn."""
+        tokens, length = map(int, messages[0].content.split())
+        return [*[_FILL_ID] * (tokens - 1), length]
+
+    def turn(self, message: Message) -> list[int]:
+        """Return a turn of one token."""
+        return [STOP_ID]
+
+    def parse(self, ids: Sequence[int]) -> Message:
+        """Return a message without words, whatever was sampled."""
+        return _TURN
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the ids in figures."""
+        return " ".join(map(str, ids))
+
+
+def announced_serial(request: SampleRequest) -> int:
+    """Return the serial number of the episode that asks."""
+    return int(request.tokens[0])
+
+
+def announced_length(request: SampleRequest) -> int:
+    """Return how many tokens the turn has, if the budget allows it."""
+    return int(request.tokens[-1])
+
+
+@dataclass
+class NumberedTasks:
+    """Tasks 0, 1, 2, … without end."""
+
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def next(self) -> Task:
+        """Return the next task."""
+        return Task(str(next(self._numbers)))

@@ -1,0 +1,205 @@
+"""Runs the real controller with simulated parts, and reports.
+
+The only module here that knows the controller. Its order is that of a real run.
+"""
+
+import time
+from collections.abc import Sequence
+
+from ..controller import Controller
+from ..groups import ledger
+from ..groups.batching import BatchStatistics
+from ..rollout.episode import Rollout
+from ..stages import Stages, Update
+from ..types import Completion, SampleRequest, TrainBatch, TrajectoryGroup
+from .account import CAPPED, WAITING, GenerationSeconds, LearnerSeconds, Pools
+from .batches import make_pack
+from .environment import (
+    CountingRenderer,
+    NumberedTasks,
+    SimulatedEnv,
+    Stage,
+    announced_length,
+    announced_serial,
+)
+from .episodes import Episode, EpisodeBook
+from .learner import SimulatedLearner
+from .report import Ideal, Measured, Report, make_report
+from .sampler import SimulatedSampler
+from .scenarios import Simulation
+from .timers import Timers, run_virtually
+from .watch import IdleWatch, LearnerWatch, UseWatch
+
+
+def simulate(simulation: Simulation) -> Report:
+    """Run a simulation and report.
+
+    Equal simulations give equal reports, except for `host_microseconds_per_turn`.
+
+    Raises:
+      StageFailed: in an exception group, where the run fails as a real one would.
+    """
+
+    async def main(timers: Timers) -> Measured:
+        run = _Run(simulation, timers)
+        await run.go()
+        return run.measured()
+
+    began = time.process_time()
+    measured = run_virtually(main, seed=simulation.seed)
+    return make_report(simulation, measured, host_seconds=time.process_time() - began)
+
+
+class _Run:
+    """The parts of one run, and who watches them."""
+
+    def __init__(self, simulation: Simulation, timers: Timers):
+        costs, rollout = simulation.sampler, simulation.rollout
+        self._simulation = simulation
+        self._timers = timers
+        self._slots = costs.rows or rollout.max_episodes
+        self._asked: dict[SampleRequest, Episode] = {}
+        self._book = EpisodeBook(
+            self._now, slot_is_row=costs.rows is not None, run_ended=self._has_ended
+        )
+        self._sampler = SimulatedSampler(
+            costs,
+            timers,
+            turn_tokens=announced_length,
+            context_tokens=rollout.max_tokens,
+            why_idle=self._why_idle,
+            on_row_seconds=self._spend,
+        )
+        self._idle = IdleWatch(self._slots, self._book, self._why_idle)
+        self._between = LearnerWatch(self._now)
+        self._learner = SimulatedLearner(simulation.learner, timers, self._between.updated)
+        self._used = UseWatch(costs, self._slots, self._most_lag())
+        self._pack = make_pack(simulation)
+        self._controller = Controller(
+            self._stages(),
+            simulation.schedule,
+            simulation.controller,
+            steps=simulation.steps,
+            seed=simulation.seed,
+            on_update=self._on_update,
+        )
+        self._ledger_before = self._controller.ledger
+        timers.on_advance(self._advance)
+
+    async def go(self) -> None:
+        """Run to the last update."""
+        await self._publish(0)
+        await self._controller.run()
+        self._between.idle_ends()
+        self._sampler.close()
+        before = self._ledger_before
+        outstanding = {group.index for group in (*before.running, *before.ready)}
+        self._book.end(outstanding, first_later=before.admitted)
+
+    def measured(self) -> Measured:
+        """Return what was measured."""
+        seconds, book, engine = self._now(), self._book, self._sampler.engine
+        in_rows = self._simulation.sampler.rows is not None
+        generation = GenerationSeconds(
+            slots=self._slots,
+            held={fate.value: spent for fate, spent in book.seconds.items()},
+            idle=engine.idle_seconds if in_rows else self._idle.idle_seconds,
+            recompute=engine.recompute_seconds if in_rows else 0.0,
+            sync=engine.pause_seconds * self._slots if in_rows else 0.0,
+        )
+        between = self._between
+        learner = LearnerSeconds(
+            updates=self._learner.busy_seconds,
+            padding=between.padding_seconds,
+            starved=between.starved_seconds,
+            sync=between.sync_seconds,
+        )
+        return Measured(
+            seconds=seconds,
+            pools=Pools(
+                generation.shares(max(seconds, engine.clock) if in_rows else seconds),
+                learner.shares(seconds),
+                self._simulation.sampler_share,
+            ),
+            ideal=self._ideal(),
+            book=book,
+            used=self._used,
+            preemptions=engine.preemptions,
+        )
+
+    def _ideal(self) -> Ideal:
+        used = self._used
+        return Ideal(
+            sampler=used.sampler_seconds,
+            environments=used.alone_seconds / self._simulation.rollout.max_episodes,
+            learner=self._learner.busy_seconds,
+            critical_path=used.longest_seconds,
+        )
+
+    def _stages(self) -> Stages:
+        workload = Stage(self._simulation.workload, self._timers, self._book)
+
+        def make_env() -> SimulatedEnv:
+            return SimulatedEnv(workload)
+
+        return Stages(
+            tasks=NumberedTasks(),
+            rollout=Rollout(make_env, CountingRenderer(), self._sample, self._simulation.rollout),
+            pack=self._pack_noted,
+            learner=self._learner,
+            publish=self._publish,
+            hold=self._sampler.hold,
+            load=self._sampler.load,
+        )
+
+    # What the controller calls, and what is noted then.
+
+    async def _sample(self, request: SampleRequest) -> Completion:
+        episode = self._book.ask(announced_serial(request), request.priority)
+        if self._simulation.sampler.rows is not None:
+            self._asked[request] = episode
+        completion = await self._sampler.sample(request)
+        episode.waiting = False
+        return completion
+
+    def _spend(self, request: SampleRequest, seconds: float) -> None:
+        if self._simulation.sampler.rows is not None:
+            self._book.spend(self._asked.pop(request), seconds)
+
+    def _pack_noted(
+        self, groups: Sequence[TrajectoryGroup], batch: int
+    ) -> tuple[TrainBatch, BatchStatistics]:
+        self._between.idle_ends()
+        packed, statistics = self._pack(groups, batch)
+        self._between.padding_share = statistics.padding_share
+        return packed, statistics
+
+    async def _publish(self, version: int) -> None:
+        began = self._now()
+        await self._sampler.publish(None, version)
+        self._between.publish_seconds += self._now() - began
+
+    def _on_update(self, update: Update) -> None:
+        self._used.note(update)
+        for group in update.groups:
+            self._book.use(group.index)
+
+    # What is asked as time passes.
+
+    def _now(self) -> float:
+        return self._timers.now
+
+    def _advance(self, seconds: float) -> None:
+        self._ledger_before = self._controller.ledger
+        if self._simulation.sampler.rows is None:
+            self._idle.advance(seconds)
+
+    def _why_idle(self) -> str:
+        return WAITING if ledger.may_admit(self._controller.ledger) > 0 else CAPPED
+
+    def _has_ended(self) -> bool:
+        return self._controller.ledger.ended
+
+    def _most_lag(self) -> int:
+        schedule = self._simulation.schedule
+        return schedule.max_lag if schedule.over_age == "mask" else self._simulation.steps

@@ -1,0 +1,177 @@
+"""From settings to a simulation: what each setting means in a scenario or a recipe.
+
+`balanced` is the built-in scenario. A group is one job of mean duration 1 that only waits for
+its environment; the policy's turns take no time and no job queues for a row. `sim.rows` jobs run
+at once, and an update takes batch_groups / rows seconds: generation and training could both do
+`rows` groups a second, and what is missing is the schedule's price.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...envs.latency import LatencyConfig
+from ..errors import ConfigError, check
+from ..groups.schedule import Schedule
+from ..rollout.config import RolloutConfig
+from ..stages import ControllerConfig
+from .config import Settings, SimConfig
+from .draws import Distribution, Tail
+from .speeds import LearnerCosts, SamplerCosts
+from .trace import Replay, read_trace
+from .workload import DrawnScript, Script, Workload
+
+LONG_SECONDS = 1e6  # no deadline of the built-in scenario ever matters
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The learner's packed rows: R rows of T tokens a microbatch."""
+
+    microbatch_rows: int
+    row_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """All that `run.simulate` needs; nothing in it is optional or looked up later.
+
+    Attributes:
+      sampler_share: the sampler's share of the devices, 0..1; the learner has the rest.
+      packing: None where batches are not padded.
+    """
+
+    name: str
+    schedule: Schedule
+    rollout: RolloutConfig
+    controller: ControllerConfig
+    workload: Workload
+    sampler: SamplerCosts
+    learner: LearnerCosts
+    sampler_share: float = 0.5
+    packing: Packing | None = None
+    steps: int = 300
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where settings start from, and what they can't say.
+
+    Attributes:
+      settings: the defaults.
+      latency: the recipe's `env.latency`; None in the built-in scenarios.
+      packing: the recipe's.
+    """
+
+    name: str
+    settings: Settings
+    resolve: Callable[["Source", Settings], Simulation]
+    latency: LatencyConfig | None = None
+    packing: Packing | None = None
+
+
+def balanced() -> Source:
+    """Return the built-in scenario of equal capacities."""
+    settings = Settings(
+        sim=SimConfig(latency="lognormal"),
+        schedule=Schedule(batch_groups=32, max_mean_lag=4, max_lag=16),
+        rollout=RolloutConfig(
+            group_size=1,
+            min_group_size=1,
+            max_turns=64,
+            max_turn_tokens=1,
+            max_tokens=256,
+            max_episodes=128,
+            env_deadline_seconds=LONG_SECONDS,
+            sample_deadline_seconds=LONG_SECONDS,
+        ),
+        controller=ControllerConfig(
+            concurrency="fixed",
+            batch_deadline_seconds=LONG_SECONDS,
+            update_deadline_seconds=LONG_SECONDS,
+            publish_deadline_seconds=LONG_SECONDS,
+        ),
+    )
+    return Source("balanced", settings, _resolve_balanced)
+
+
+def resolve(source: Source, settings: Settings) -> Simulation:
+    """Return what the settings mean.
+
+    Raises:
+      ConfigError: where they contradict each other, or have no effect.
+    """
+    return source.resolve(source, settings)
+
+
+def _resolve_balanced(source: Source, settings: Settings) -> Simulation:
+    sim, defaults = settings.sim, source.settings
+    _check_unused(settings, defaults)
+    episodes = sim.episodes or sim.rows or settings.rollout.max_episodes
+    rows = sim.rows or episodes
+    is_default = settings.schedule.batch_groups == defaults.schedule.batch_groups
+    batch = max(1, episodes // 4) if is_default else settings.schedule.batch_groups
+    batch = sim.batch_groups or batch
+    return Simulation(
+        name=source.name,
+        schedule=replace(settings.schedule, batch_groups=batch),
+        rollout=replace(settings.rollout, max_episodes=episodes),
+        controller=settings.controller,
+        workload=make_workload(source, settings, sim.turns or 1),
+        sampler=SamplerCosts(),
+        learner=LearnerCosts(update_seconds=batch / rows),
+        steps=settings.run.steps,
+        seed=settings.run.seed,
+    )
+
+
+def _check_unused(settings: Settings, defaults: Settings) -> None:
+    """Refuse what the scenario of free turns has no use for."""
+    for name in ("trace", "tokens", "speeds", "hardware"):
+        if getattr(settings.sim, name) != getattr(defaults.sim, name):
+            raise ConfigError(
+                f"sim.{name} has no effect in balanced, where turns take no time; simulate a "
+                "recipe instead, for example: headrace simulate calculator"
+            )
+
+
+def make_workload(source: Source, settings: Settings, turns: int) -> Workload:
+    """Return what episodes do: drawn, or replayed from a trace."""
+    most = settings.rollout.max_turns
+    check(turns <= most, "sim.turns", turns, f"<= rollout.max_turns ({most})")
+    return Workload(
+        _script(source, settings, turns), failure_probability=settings.sim.failure_probability
+    )
+
+
+def _script(source: Source, settings: Settings, turns: int) -> Script:
+    sim, tokens = settings.sim, settings.sim.tokens
+    if sim.trace is not None:
+        return Replay(read_trace(Path(sim.trace)), settings.run.seed)
+    lengths = Distribution(
+        "lognormal" if tokens.turn_sigma > 0 else "constant",
+        float(tokens.turn),
+        Tail(sigma=tokens.turn_sigma),
+    )
+    return DrawnScript(
+        _latency(source, sim),
+        every_turns=turns,
+        every_prompt_tokens=tokens.prompt,
+        turn_tokens=lengths,
+        every_observed_tokens=tokens.observation,
+    )
+
+
+def _latency(source: Source, sim: SimConfig) -> Distribution | LatencyConfig:
+    if sim.latency != "recipe":
+        return Distribution(sim.latency, sim.latency_mean_seconds, sim.tail)
+    if source.latency is None:
+        raise ConfigError(
+            f"sim.latency 'recipe' needs a recipe, and {source.name} is none; set --sim.latency "
+            "lognormal"
+        )
+    return source.latency
+
+
+SCENARIOS: Mapping[str, Callable[[], Source]] = {"balanced": balanced}

@@ -1,0 +1,143 @@
+"""Virtual time: it jumps to the next thing that is due, as soon as nobody has anything to do.
+
+Invariant: time only moves when every task is blocked and nothing is left to happen now. So an
+instant is a whole: what watches or moves by time (`Timers.at_instant_end`, `Timers.on_advance`)
+never sees the middle of one.
+
+`trio.sleep` makes a cancel scope with a deadline, and an exception ends it. With thousands of
+sleepers those were most of a simulation, so here a sleeper is one entry of a heap.
+"""
+
+import heapq
+import itertools
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+import trio._core._run as trio_run
+from trio.lowlevel import Abort, Task
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Sleeper:
+    """Who is woken, if anybody; not live once that was cancelled."""
+
+    task: Task | None
+    live: bool = True
+
+
+@dataclass
+class Timers:
+    """Everything that is due, and the clock that jumps to it.
+
+    Attributes:
+      now: virtual seconds since the start. An entry that is due sees exactly its own time here,
+        while `trio.current_time` may differ from it by a rounding.
+    """
+
+    now: float = 0.0
+    _clock: MockClock = field(default_factory=MockClock)
+    _due: list[tuple[float, int, _Sleeper]] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _instant_ends: list[Callable[[], bool]] = field(default_factory=list)
+    _advances: list[Callable[[float], None]] = field(default_factory=list)
+
+    def at_instant_end(self, settle: Callable[[], bool]) -> None:
+        """Call `settle` whenever all tasks are blocked; true if it woke one of them."""
+        self._instant_ends.append(settle)
+
+    def on_advance(self, watch: Callable[[float], None]) -> None:
+        """Call `watch(seconds)` before time moves on by so much; it must change nothing."""
+        self._advances.append(watch)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; for 0 seconds only look whether the caller is cancelled."""
+        if seconds <= 0:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            return
+        sleeper = _Sleeper(trio.lowlevel.current_task())
+        self._push(self.now + seconds, sleeper)
+
+        def abort(_: object) -> Abort:
+            sleeper.live = False
+            return Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def stop_at(self, seconds: float) -> None:
+        """Let there be an instant at this time, or now if it has passed."""
+        self._push(max(seconds, self.now), _Sleeper(None))
+
+    async def run(self) -> None:
+        """Move time on, for ever.
+
+        Raises:
+          RuntimeError: if every task waits and nothing will ever happen.
+        """
+        while True:
+            await wait_all_tasks_blocked()
+            woken = [settle() for settle in self._instant_ends]
+            if not any(woken):
+                self._jump()
+
+    def _jump(self) -> None:
+        deadline_seconds = trio.lowlevel.current_statistics().seconds_to_next_deadline
+        while self._due and not self._due[0][2].live:
+            heapq.heappop(self._due)
+        due = self._due[0][0] if self._due else math.inf
+        seconds = min(due - trio.current_time(), deadline_seconds)
+        if math.isinf(seconds):
+            raise RuntimeError("every task waits and nothing is due: the simulation is deadlocked")
+        target = due if due - trio.current_time() <= deadline_seconds else self.now + seconds
+        for watch in self._advances:
+            watch(target - self.now)
+        self._clock.jump(max(seconds, 0.0))
+        self.now = target
+        while self._due and self._due[0][0] <= target:
+            _, _, sleeper = heapq.heappop(self._due)
+            if sleeper.live and sleeper.task is not None:
+                trio.lowlevel.reschedule(sleeper.task)
+
+    def _push(self, due: float, sleeper: _Sleeper) -> None:
+        heapq.heappush(self._due, (due, next(self._numbers), sleeper))
+
+
+def run_virtually(main: Callable[[Timers], Awaitable[T]], *, seed: int) -> T:
+    """Run `main(timers)` with trio under a virtual clock; return what it returns.
+
+    Equal seeds give equal runs, whatever ran before: also the order in which trio runs the
+    tasks that are ready at one instant is drawn from the seed.
+    """
+    timers = Timers()
+
+    async def run_main() -> T:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(timers.run)
+            result = await main(timers)
+            nursery.cancel_scope.cancel()
+        return result
+
+    with _seeded_scheduling(seed):
+        return trio.run(run_main, clock=timers._clock)
+
+
+@contextmanager
+def _seeded_scheduling(seed: int) -> Iterator[None]:
+    """Let trio order ready tasks by a seeded generator instead of by chance.
+
+    Trio has no public switch for it; these two names are what its own hypothesis plugin sets.
+    """
+    state, deterministic = trio_run._r.getstate(), trio_run._ALLOW_DETERMINISTIC_SCHEDULING
+    trio_run._r.seed(seed)
+    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # Final, see above
+    try:
+        yield
+    finally:
+        trio_run._ALLOW_DETERMINISTIC_SCHEDULING = deterministic  # type: ignore[misc]
+        trio_run._r.setstate(state)
