@@ -66,7 +66,12 @@ def assemble(recipe: Recipe) -> Parts:
     _check_stop_ids(recipe, renderer)
     train_tasks = _train_tasks(recipe, spec)
     _check_scripts(recipe, spec, train_tasks, renderer)
-    sampler = NativeSampler(recipe.sampler, recipe.model, renderer.vocab_size)
+    sampler = NativeSampler(
+        recipe.sampler,
+        recipe.model,
+        renderer.vocab_size,
+        close_deadline_seconds=recipe.controller.exit_deadline_seconds,
+    )
     return Parts(
         spec=spec,
         renderer=renderer,

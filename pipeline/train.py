@@ -41,6 +41,7 @@ from .supervise import describe_on_signal, forced_end, guard_loop, stop_on_signa
 from .weight_sync import Convert, compile_convert, publish
 
 REFRESH_SECONDS = 0.25
+FORCED_LATER_SECONDS = 5.0  # than a device thread that hangs, whose message says more
 
 
 class Job:
@@ -106,7 +107,7 @@ class Job:
         }
 
     async def _run_stages(self, journal: Journal, compilations: CompilationCounter) -> None:
-        limit = self._recipe.controller.exit_deadline_seconds
+        limit = self._recipe.controller.exit_deadline_seconds + FORCED_LATER_SECONDS
         with forced_end(self._describe, after_seconds=limit) as start_when_cancelled:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(start_when_cancelled)

@@ -82,6 +82,7 @@ def sigint_is_heard():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_law_17_lockstep_gives_the_same_parameters_whatever_the_latencies(tmp_path):
     hashes = []
     for seed in "12":

@@ -50,15 +50,19 @@ class NativeSampler:
         vocab_size: int,
         *,
         programs: Programs | None = None,
+        close_deadline_seconds: float = 10.0,
     ):
         """Args:
         vocab_size: V; token ids are below it.
         programs: compiled before for equal sizes; None compiles them when they are needed.
+        close_deadline_seconds: for the command that runs on the device thread at the end.
         """
         self._config = config
         self._vocab_size = vocab_size
         self._engine = Engine(config, model, vocab_size, programs=programs)
-        self._device = DeviceThread("sampler", background=self._work)
+        self._device = DeviceThread(
+            "sampler", background=self._work, close_deadline_seconds=close_deadline_seconds
+        )
         self._versions = LiveVersions(self._drop)
         self._tickets = itertools.count()
         self._pending: dict[Ticket, _Pending] = {}
