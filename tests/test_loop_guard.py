@@ -159,19 +159,19 @@ def test_the_other_episodes_go_on() -> None:
 
 
 def test_an_exception_that_is_swallowed_comes_again() -> None:
-    caught = []
+    caught: list[float] = []
 
     def stubborn() -> None:
         while len(caught) < 3:
             try:
                 sleep()
-            except LoopBlocked as error:
-                caught.append(error)
+            except LoopBlocked:
+                caught.append(time.monotonic())
 
     reports: list[str] = []
     outcome = guarded(lambda: run_episode(blocks("step", stubborn)), guard(reports))
     assert isinstance(outcome, Trajectory)
-    assert len(caught) == 3
+    assert all(after - before > 0.1 for before, after in itertools.pairwise(caught))
     assert sum("is interrupted" in report.splitlines()[0] for report in reports) == 3
 
 
@@ -323,6 +323,54 @@ def test_a_stack_is_listed_from_inside_to_the_guarded_file() -> None:
     frame, _ = call_through("pipeline.py", GUARDED, "env.py", "client.py")
     lines = describe_stack(frame, GUARDED).splitlines()  # type: ignore[arg-type]
     assert [line.split("(")[1].split(":")[0] for line in lines] == ["client.py", "env.py", GUARDED]
+
+
+def test_each_call_has_its_own_time() -> None:
+    hook = lambda call: time.sleep(0.3 if call in ("make", "open", "reset") else 0.0)  # noqa: E731
+    reports: list[str] = []
+    outcome = guarded(lambda: run_episode(hook), guard(reports, interrupt_seconds=0.6))
+    assert isinstance(outcome, Trajectory)
+    assert len(reports) >= 2
+
+
+@contextlib.contextmanager
+def delayed() -> Iterator[None]:
+    """Keep the signal from being delivered inside, so that it comes afterwards."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {loop_guard.SIGNAL})
+    try:
+        yield
+    finally:
+        assert loop_guard.SIGNAL in signal.sigpending()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {loop_guard.SIGNAL})
+
+
+def test_a_signal_that_comes_late_does_not_interrupt_another_call() -> None:
+    late = contextlib.ExitStack()
+
+    def hook(call: str) -> None:
+        if call == "step":
+            late.enter_context(delayed())
+            time.sleep(1.0)
+        if call == "close":  # the next call of foreign code, before the loop's next beat
+            late.close()
+
+    assert isinstance(guarded(lambda: run_episode(hook), guard([])), Trajectory)
+
+
+class Thinks(Env):
+    async def step(self, message: Message) -> StepResult:
+        with delayed():
+            time.sleep(1.0)
+            await trio.sleep(0.3)  # the loop beats
+        return await super().step(message)
+
+
+def test_a_signal_that_comes_late_does_not_interrupt_a_call_that_no_longer_blocks() -> None:
+    policy = FakePolicy(sample_seconds=lambda request: 0.0)
+    rollout = episode.Rollout(lambda: Thinks(lambda call: None), RENDERER, policy.sample, CONFIG)
+    identity = episode.EpisodeIdentity((0, 0), 0)
+    outcome = guarded(lambda: episode.run_episode(rollout, Task("0"), identity), guard([]))
+    assert isinstance(outcome, Trajectory)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from headrace.envs import (
     check_env,
     in_threads,
 )
+from headrace.envs.worker_threads import ThreadCall, WorkerThreads
 from tests.fakes import sync_env
 from tests.fakes.sync_env import (
     GIVE_UP_SECONDS,
@@ -157,38 +158,34 @@ def test_throughput_returns_after_the_deadline_of_calls_that_hang(books: Books) 
     run(main)
 
 
-def test_calls_and_threads_stay_within_their_bounds(books: Books) -> None:
-    running, most = 0, 0
+def test_abandoned_threads_are_replaced_so_many_times_and_then_calls_wait(books: Books) -> None:
+    pool = WorkerThreads("Fake", threads=3, max_abandoned=4, hint="")
+    scopes = [trio.CancelScope() for _ in range(12)]
+    begun: list[int] = []
 
-    def work(call: str) -> None:
-        nonlocal running, most
-        with books.lock:
-            running += call != "close"
-            most = max(most, running)
-        (books.block if random.random() < 0.1 else partial(time.sleep, 0.002))()
-        with books.lock:
-            running -= call != "close"
+    def block(number: int) -> None:
+        begun.append(number)
+        books.block()
 
-    make = in_threads(fakes(books, work), threads=3, max_abandoned=4, name="Fake")
-
-    async def episode(scope: trio.CancelScope) -> None:
-        with scope:
-            await talk(make)
+    async def call(number: int) -> None:
+        with scopes[number]:
+            await ThreadCall(pool, "step", partial(block, number)).result()
 
     async def main() -> None:
-        scopes = [trio.CancelScope() for _ in range(40)]
         async with trio.open_nursery() as nursery:
-            for scope in scopes:
-                nursery.start_soon(episode, scope)
-            for scope in scopes:  # before any deadline: nothing counts as hung
-                await trio.sleep(0.01)
-                statistics = make.statistics()
-                assert statistics.busy + statistics.abandoned <= 3 + 4 + len(books.names("close"))
-                scope.cancel()
+            for number in range(len(scopes)):
+                nursery.start_soon(call, number)
+            for most in (3, 6, 7, 7):
+                await until(lambda most=most: len(begun) == most)  # type: ignore[misc]
+                assert pool.statistics().busy == most - pool.statistics().abandoned <= 3
+                for number in begun:  # long before a deadline: nothing counts as hung
+                    scopes[number].cancel()
+                await trio.sleep(0.05)
+            assert pool.statistics() == ThreadStatistics(3, 0, 7, 7)
             books.release.set()
+        assert sorted(begun) == list(range(len(scopes)))
 
     run(main)
-    assert most <= 3 + 4
 
 
 def test_an_opening_that_ends_late_is_closed_by_its_own_thread(books: Books) -> None:
