@@ -29,8 +29,8 @@ usage: headrace COMMAND
 commands:
   train RECIPE [--section.key value ...]  run a recipe: a built-in name or a .toml file
   train RECIPE --help                     show all settings, with the recipe's values
-  simulate RECIPE [--sim.key value ...]   predict a run under a virtual clock: a recipe or
-                                          the scenario `balanced`; --json for one JSON object
+  simulate RECIPE [--sim.key value ...]   predict a run under a virtual clock: a recipe, or the
+                                          scenarios balanced and agent; --json for one JSON object
   recipes                                 list the built-in recipes
   --version                               show the version
 
@@ -162,8 +162,9 @@ def _parse_simulation(name_or_file: str, overrides: Sequence[str]) -> "Simulatio
 
 
 def _simulation_source(name_or_file: str) -> "Source":
+    from .simulate.catalogue import SCENARIOS  # noqa: PLC0415
     from .simulate.recipes import RecipeParts, from_recipe  # noqa: PLC0415
-    from .simulate.scenarios import SCENARIOS, Packing  # noqa: PLC0415
+    from .simulate.scenarios import Packing  # noqa: PLC0415
 
     if name_or_file in SCENARIOS:
         return SCENARIOS[name_or_file]()

@@ -52,7 +52,9 @@ def from_recipe(parts: RecipeParts) -> Source:
         controller=parts.controller,
         run=SimulatedRun(steps=parts.steps, seed=parts.seed),
     )
-    return Source(parts.name, settings, _resolve, latency=parts.latency, packing=parts.packing)
+    return Source(
+        parts.name, settings, resolve_costs, latency=parts.latency, packing=parts.packing
+    )
 
 
 def _tokens(rollout: RolloutConfig) -> TokensConfig:
@@ -63,7 +65,12 @@ def _tokens(rollout: RolloutConfig) -> TokensConfig:
     return TokensConfig(prompt=prompt, turn=turn, observation=max(1, a_turn - turn))
 
 
-def _resolve(source: Source, settings: Settings) -> Simulation:
+def resolve_costs(source: Source, settings: Settings) -> Simulation:
+    """Return what settings mean where turns cost time, by hardware or by given speeds.
+
+    Raises:
+      ConfigError: where the model doesn't fit on the chips, or settings contradict each other.
+    """
     sim = settings.sim
     hardware = sim.hardware
     schedule, rollout = settings.schedule, settings.rollout

@@ -6,7 +6,7 @@ at once, and an update takes batch_groups / rows seconds: generation and trainin
 `rows` groups a second, and what is missing is the schedule's price.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -131,8 +131,8 @@ def _check_unused(settings: Settings, defaults: Settings) -> None:
     for name in ("trace", "tokens", "speeds", "hardware"):
         if getattr(settings.sim, name) != getattr(defaults.sim, name):
             raise ConfigError(
-                f"sim.{name} has no effect in balanced, where turns take no time; simulate a "
-                "recipe instead, for example: headrace simulate calculator"
+                f"sim.{name} has no effect in balanced, where turns take no time; simulate "
+                "the scenario agent or a recipe instead: headrace simulate agent"
             )
 
 
@@ -172,6 +172,3 @@ def _latency(source: Source, sim: SimConfig) -> Distribution | LatencyConfig:
             "lognormal"
         )
     return source.latency
-
-
-SCENARIOS: Mapping[str, Callable[[], Source]] = {"balanced": balanced}
