@@ -9,7 +9,6 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -238,15 +237,15 @@ class Trajectory:
         if spans != mask:
             raise ValueError(f"turns must span exactly the sampled tokens, got {self.turns}")
 
-    @cached_property
+    @property
     def oldest_version(self) -> int:
-        """The oldest policy version among the sampled tokens."""
-        return int(self.policy_versions[self.loss_mask].min())
+        """The oldest policy version among the sampled tokens: the first one's."""
+        return int(self.policy_versions[self.loss_mask.argmax()])
 
-    @cached_property
+    @property
     def newest_version(self) -> int:
-        """The newest policy version among the sampled tokens."""
-        return int(self.policy_versions[self.loss_mask].max())
+        """The newest policy version among the sampled tokens: the last one's."""
+        return int(self.policy_versions[len(self.tokens) - 1 - self.loss_mask[::-1].argmax()])
 
 
 @dataclass(frozen=True, eq=False)
