@@ -5,6 +5,7 @@ Law 2 (mask): a token is masked in iff the sampler returned it, and exactly then
 logprob and a version. Both hold because nothing here ever decodes, edits or removes an id.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -31,10 +32,12 @@ class TrajectoryBuilder:
       array([7, 8], dtype=int32)
     """
 
+    # Arrays of 4-byte numbers, which NumPy copies as a whole: each turn asks for all ids so far.
+
     def __init__(self, prompt: Sequence[int]):
-        self._tokens: list[int] = list(prompt)
-        self._logprobs: list[float] = [0.0] * len(prompt)
-        self._versions: list[int] = [NO_VERSION] * len(prompt)
+        self._tokens = array("i", prompt)
+        self._logprobs = array("f", bytes(4 * len(prompt)))
+        self._versions = array("i", [NO_VERSION]) * len(prompt)
         self._turns: list[Turn] = []
         self._messages: list[Message] = []
         self._reward = 0.0
@@ -56,7 +59,7 @@ class TrajectoryBuilder:
     @property
     def last_turn_tokens(self) -> list[int]:
         """The ids of the turn sampled last."""
-        return self._tokens[self._turns[-1].start : self._turns[-1].end]
+        return self._tokens[self._turns[-1].start : self._turns[-1].end].tolist()
 
     def say(self, messages: Sequence[Message]) -> None:
         """Note messages for people; their ids are appended by `observe`."""
@@ -65,15 +68,15 @@ class TrajectoryBuilder:
     def observe(self, ids: Sequence[int]) -> None:
         """Append ids that the policy reads but did not sample."""
         self._tokens.extend(ids)
-        self._logprobs.extend([0.0] * len(ids))
-        self._versions.extend([NO_VERSION] * len(ids))
+        self._logprobs.frombytes(bytes(4 * len(ids)))
+        self._versions.extend(array("i", [NO_VERSION]) * len(ids))
 
     def act(self, completion: Completion, *, sample_seconds: float) -> None:
         """Append what the policy sampled, verbatim."""
         start = len(self._tokens)
-        self._tokens.extend(completion.tokens.tolist())
-        self._logprobs.extend(completion.logprobs.tolist())
-        self._versions.extend(completion.policy_versions.tolist())
+        self._tokens.frombytes(completion.tokens.astype(np.int32).tobytes())
+        self._logprobs.frombytes(completion.logprobs.astype(np.float32).tobytes())
+        self._versions.frombytes(completion.policy_versions.astype(np.int32).tobytes())
         self._turns.append(Turn(start, len(self._tokens), sample_seconds))
 
     def answered(self, result: StepResult, *, env_seconds: float) -> None:
