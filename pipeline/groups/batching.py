@@ -36,8 +36,8 @@ class BatchStatistics:
       padding_share: share of the tokens of the microbatches in use that are padding, 0..1.
       success_mean: mean of `info["success"]`, 0 for an episode that was cut before it had any;
         None where no episode has one.
-      lag_mean: versions; the batch's number minus the oldest version in a group, tokens that
-        are too old for the loss left out.
+      lag_mean: versions; the batch's number minus a group's oldest version, but at most
+        `max_lag` where older tokens are left out of the loss.
       in_flight_mean: the part of the lag that arose while the group was running, in versions;
         the rest arose while it waited.
     """

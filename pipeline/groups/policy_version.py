@@ -33,8 +33,8 @@ it U <= (eta + e - d) * B, and the batches e to d - 1 have taken at most (d - e)
 Masking. With `over_age="mask"` no running group is removed, and a ready one only if d - K is
 above even its newest version; the tokens with d - version > K leave the loss of the batch that
 takes it. So each token of a loss has a lag of at most K, each group of a batch has such tokens,
-and min(lag, K) is the lag of its oldest one that may be trained. The second part never used K:
-it bounds the sum of the lags, hence that of min(lag, K).
+and min(lag, K) bounds the lag of all of them: that is what is counted. The second part never
+used K: it bounds the sum of the lags, hence that of min(lag, K).
 
 Liveness. While the learner waits, each formed batch is committed: d = v. What is published is
 the largest multiple of m, so v - p <= m - 1 <= eta. With nothing running and fewer than B
@@ -50,9 +50,10 @@ in order: a publish that left one out would leave groups without their version. 
 when all its groups have ended, of those that didn't fail, in the order of n; it may be empty.
 
 Theorem. lag <= eta always; exactly, batch b has the lag b - w. Nothing is dropped for its age.
-What each batch holds is a function of the initial weights, the tasks and the random keys, as
-far as that is true of each single group: neither latencies nor the order in which groups end
-change it. So two runs are equal bit for bit, while generation and learning overlap if eta >= 1.
+What each batch holds is a function of the initial weights, the tasks and the random keys, if
+that is true of each single group (of one that fails at a deadline it isn't): neither latencies
+nor the order in which groups end change it. So two runs are equal bit for bit, while generation
+and learning overlap if eta >= 1.
 
 Proof. w >= b - eta gives the lag. w <= b: either w = 0, or w <= b - eta + m - 1 <= b since
 eta >= m - 1; so w is a version that exists before batch b is needed, in fact a multiple of m

@@ -324,6 +324,19 @@ def test_the_end_of_a_run_drops_all_that_is_outstanding_and_closes_admission() -
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
+def test_after_the_end_and_after_a_new_start_nobody_waits_for_a_batch(deterministic: bool) -> None:
+    schedule = Schedule(1, deterministic=deterministic)
+    ledger, _ = feed(admit_all(Ledger(schedule)), BatchRequested())
+    assert ledger.learner_waits
+    ended, decisions = feed(ledger, Abandoned())
+    assert decisions == [Drop(0, "run_ended"), Drop(1, "run_ended")]
+    assert not ended.learner_waits
+    ledger, _ = feed(ledger, Resumed(0))
+    _, decisions = feed(ledger, done(0), done(1))
+    assert decisions == [Collect(0, (0,)), Collect(1, (0,))]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
 def test_a_saved_ledger_goes_on_with_fresh_members(deterministic: bool) -> None:
     schedule = Schedule(1, max_mean_lag=2, deterministic=deterministic)
     ledger = admit_all(Ledger(schedule, MemberRule(2)))  # groups 0, 1, 2 under version 0
