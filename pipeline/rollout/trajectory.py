@@ -67,7 +67,7 @@ class TrajectoryBuilder:
 
     def observe(self, ids: Sequence[int]) -> None:
         """Append ids that the policy reads but did not sample."""
-        self._tokens.extend(ids)
+        self._tokens.fromlist(list(ids))  # several times faster than extend
         self._logprobs.frombytes(bytes(4 * len(ids)))
         self._versions.extend(array("i", [NO_VERSION]) * len(ids))
 
