@@ -8,6 +8,8 @@ exception but a value: see `EpisodeFailure` in `types`.
 import math
 from types import TracebackType
 
+from ..envs.base import EnvironmentBroken
+
 
 class HeadraceError(Exception):
     """Base of all errors raised on purpose by Headrace."""
@@ -73,9 +75,9 @@ class stage:  # noqa: N801 - reads as a keyword, as trio.fail_after does
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not isinstance(error, Exception):
+        cause = error and innermost(error)
+        if not isinstance(cause, Exception | EnvironmentBroken):
             return
-        cause = innermost(error)
         if not isinstance(cause, StageFailed | ConfigError):
             raise StageFailed(self._name, cause) from error
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import trio
 
@@ -99,8 +99,9 @@ async def guard_loop(interrupt_seconds: float) -> None:
     """Report code that blocks the event loop; interrupt an environment's call that does."""
 
     def report(text: str) -> None:  # on a thread, while the view stands still
-        sys.stderr.write(f"headrace: {text}\n")
-        sys.stderr.flush()
+        with suppress(OSError):  # nobody listens
+            sys.stderr.write(f"headrace: {text}\n")
+            sys.stderr.flush()
 
     guard = LoopGuard(
         report,

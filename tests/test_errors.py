@@ -6,9 +6,10 @@ from dataclasses import fields, is_dataclass, replace
 
 import pytest
 
-from headrace import ConfigError
+from headrace import ConfigError, StageFailed
+from headrace.envs import EnvironmentBroken
 from headrace.pipeline.config import Recipe
-from headrace.pipeline.errors import check
+from headrace.pipeline.errors import check, stage
 
 
 def settings(config, kind, prefix=""):
@@ -52,3 +53,12 @@ def test_what_is_allowed_passes_and_a_hint_replaces_the_flag():
     check(True, "a.b", "text", "text")
     with pytest.raises(ConfigError, match=r"^a\.b must be c, got 'd'; do this$"):
         check(False, "a.b", "d", "c", hint="do this")
+
+
+def test_a_broken_environment_is_its_stages_failure_and_other_base_exceptions_pass():
+    with pytest.raises(StageFailed, match=r"'groups' failed: EnvironmentBroken: no host"):
+        with stage("groups"):
+            raise EnvironmentBroken("no host")
+    with pytest.raises(SystemExit):
+        with stage("groups"):
+            raise SystemExit
