@@ -56,9 +56,8 @@ def test_what_is_allowed_passes_and_a_hint_replaces_the_flag():
 
 
 def test_a_broken_environment_is_its_stages_failure_and_other_base_exceptions_pass():
-    with pytest.raises(StageFailed, match=r"'groups' failed: EnvironmentBroken: no host"):
-        with stage("groups"):
-            raise EnvironmentBroken("no host")
-    with pytest.raises(SystemExit):
-        with stage("groups"):
-            raise SystemExit
+    expected = r"'groups' failed: EnvironmentBroken: no host"
+    with pytest.raises(StageFailed, match=expected), stage("groups"):
+        raise EnvironmentBroken("no host")
+    with pytest.raises(SystemExit), stage("groups"):
+        raise SystemExit
