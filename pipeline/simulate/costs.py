@@ -130,11 +130,19 @@ def replica_chips(hardware: HardwareConfig) -> int:
     """
     if hardware.replica_chips is not None:
         return hardware.replica_chips
+    smallest, total = _smallest_replica(hardware), hardware.sampler_chips
+    divisors = (count for count in range(smallest, total + 1) if total % count == 0)
+    return next(divisors, total)
+
+
+def replica_unit(hardware: HardwareConfig) -> int:
+    """Return a number of chips of which every multiple splits into whole, small replicas."""
+    return hardware.replica_chips or _smallest_replica(hardware)
+
+
+def _smallest_replica(hardware: HardwareConfig) -> int:
     usable = _chip(hardware).memory_bytes * hardware.efficiency.usable_memory
-    total = hardware.sampler_chips
-    divisors = (count for count in range(1, total + 1) if total % count == 0)
-    fitting = (count for count in divisors if 2 * weight_bytes(hardware) <= count * usable)
-    return next(fitting, total)
+    return max(1, math.ceil(2 * weight_bytes(hardware) / usable))
 
 
 def _kv_tokens(hardware: HardwareConfig, chip: Chip) -> int:

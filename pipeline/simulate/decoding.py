@@ -110,7 +110,8 @@ class Decoder:
         left: list[Job] = []
         while self.clock < now:
             self._advance(now)
-            left += self._retire()
+            if self.clock < now:
+                left += self._retire()
         if self.clock == now:
             left += self._open_boundary()
         self._reason = MEMORY if self._is_full() else self._why_idle()
@@ -250,7 +251,7 @@ class Decoder:
         while (job := self.waiting.first()) is not None and self._fits(job):
             self._make_room(job)
             cached, computed = self._prefixes.take(job.key)
-            missing = job.context - cached
+            missing = max(job.context - cached, 0)
             repeated = min(missing, max(computed - cached, 0))
             fresh, again = fresh + missing - repeated, again + repeated
             self._start(self.waiting.pop())

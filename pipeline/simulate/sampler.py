@@ -10,17 +10,20 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import trio
+from numpy.typing import NDArray
 from trio.lowlevel import Abort, Task
 
 from ..types import (
     NO_VERSION,
     Completion,
     FinishReason,
+    Float32s,
     Int32s,
     SampleRequest,
     SamplerLoad,
@@ -147,7 +150,7 @@ class SimulatedSampler:
         await trio.lowlevel.wait_task_rescheduled(abort)
         if request.version is not None:
             return [(request.version, tokens)]
-        return _by_version(job, self.engine.published)
+        return by_version(job, self.engine.published)
 
     async def _is_published(self) -> None:
         if self.policy_version != NO_VERSION:
@@ -214,7 +217,7 @@ class SimulatedSampler:
             )
 
 
-def _by_version(job: Job, published: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def by_version(job: Job, published: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return (version, tokens) of all that a job sampled, cut where a new version began."""
     spans: list[tuple[int, int]] = []
     for start, steps in job.spans:
@@ -228,25 +231,41 @@ def _by_version(job: Job, published: Sequence[tuple[int, int]]) -> list[tuple[in
 
 
 def _completion(
-    request: SampleRequest, spans: list[tuple[int, int]], finish: FinishReason
+    request: SampleRequest, spans: Sequence[tuple[int, int]], finish: FinishReason
 ) -> Completion:
     length = sum(tokens for _, tokens in spans)
-    tokens = np.full(length, _fill_id(request.stop_ids), np.int32)
-    if finish is FinishReason.STOP:
-        tokens[-1] = request.stop_ids[0]
+    last = request.stop_ids[0] if finish is FinishReason.STOP else None
     return Completion(
-        tokens=tokens,
-        logprobs=np.full(length, _LOGPROB, np.float32),
-        policy_versions=_repeat(spans),
+        tokens=_tokens(length, request.stop_ids, last),
+        logprobs=_logprobs(length),
+        policy_versions=_versions(tuple(spans)),
         finish=finish,
     )
 
 
-def _repeat(spans: list[tuple[int, int]]) -> Int32s:
-    versions = [version for version, _ in spans]
-    return np.repeat(np.array(versions, np.int32), [tokens for _, tokens in spans])
+# Most turns look alike, so these read-only arrays are made once for many.
 
 
-def _fill_id(stop_ids: tuple[int, ...]) -> int:
-    """The smallest id that stops nothing."""
-    return next(index for index in range(len(stop_ids) + 1) if index not in stop_ids)
+@lru_cache(maxsize=1024)
+def _tokens(length: int, stop_ids: tuple[int, ...], last: int | None) -> Int32s:
+    fill = next(index for index in range(len(stop_ids) + 1) if index not in stop_ids)
+    tokens = np.full(length, fill, np.int32)
+    if last is not None:
+        tokens[-1] = last
+    return _read_only(tokens)
+
+
+@lru_cache(maxsize=1024)
+def _logprobs(length: int) -> Float32s:
+    return _read_only(np.full(length, _LOGPROB, np.float32))
+
+
+@lru_cache(maxsize=1024)
+def _versions(spans: tuple[tuple[int, int], ...]) -> Int32s:
+    versions = np.array([version for version, _ in spans], np.int32)
+    return _read_only(np.repeat(versions, [tokens for _, tokens in spans]))
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array

@@ -5,12 +5,17 @@ neither on the number of workers nor on their speed.
 """
 
 import multiprocessing
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 from ..errors import check
-from .frontier import Outcome, Setting
+from .frontier import Outcome, Rule, Setting
+from .host import collect_rarely
+
+SHORTEST, LONGEST = 40, 150  # updates: beyond the start, and enough for a mean
+MOST_WORKERS = 8
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,14 @@ class TuneConfig:
     """Numbers of episodes in flight to try, as multiples of the scenario's."""
     sampler_shares: tuple[float, ...] = (0.5, 0.625, 0.75, 0.875)
     """Shares of the chips that sample to try; the best split is used for all that follows."""
-    steps: int = 200
-    """Updates in each simulation; long enough that the slowest episodes end."""
+    steps: int | None = None
+    """Updates in each simulation; None: those of the run, but 40 to 150."""
     slack: float = 0.05
     """A setting may be slower than the fastest by this share to be recommended."""
     max_waste: float = 0.15
     """And may throw away this share of the sampling work."""
-    workers: int = 1
-    """Processes that simulate; the results are the same with any number."""
+    workers: int | None = None
+    """Processes that simulate; None: one for each CPU, up to 8. The results don't depend on it."""
     svg: str | None = None
     """Where to write a picture of the frontier; none by default."""
 
@@ -47,10 +52,24 @@ class TuneConfig:
         self._check_numbers()
         for name in ("steps", "workers"):
             value = getattr(self, name)
-            check(value >= 1, f"tune.{name}", value, ">= 1")
+            check(value is None or value >= 1, f"tune.{name}", value, ">= 1")
         for name in ("slack", "max_waste"):
             value = getattr(self, name)
             check(0 <= value <= 1, f"tune.{name}", value, ">= 0 and <= 1")
+
+    @property
+    def rule(self) -> Rule:
+        """How a setting is chosen."""
+        return Rule(self.slack, self.max_waste)
+
+    @property
+    def processes(self) -> int:
+        """How many processes simulate."""
+        return self.workers or min(os.cpu_count() or 1, MOST_WORKERS)
+
+    def steps_for(self, run_steps: int) -> int:
+        """Return how many updates each simulation makes, for a run of so many."""
+        return self.steps or min(max(run_steps, SHORTEST), LONGEST)
 
     def _check_numbers(self) -> None:
         allowed = min(self.mean_lags) >= 0
@@ -141,7 +160,9 @@ def simulate_all(
 
     # Spawned, since a fork of a process with threads may hang.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(settings)), mp_context=context) as pool:
+    with ProcessPoolExecutor(
+        min(workers, len(settings)), mp_context=context, initializer=collect_rarely
+    ) as pool:
         futures = [pool.submit(simulate, setting) for setting in settings]
         for future in futures:
             future.add_done_callback(note)

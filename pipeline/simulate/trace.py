@@ -99,6 +99,10 @@ class Replay:
         self._seed = seed
         self._draw = lru_cache(maxsize=_REMEMBERED_EPISODES)(self._drawn)
 
+    def __reduce__(self) -> tuple[type["Replay"], tuple[Trace, int]]:
+        """Go to another process without what is remembered."""
+        return Replay, (self._trace, self._seed)
+
     def episode(self, task: Task, member: int) -> RecordedEpisode:
         """Return the recorded episode that this one replays.
 

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from ..observe.graphs import number
 from .frontier import Outcome, Rule, Setting, frontier, recommend
 from .scatter import SYMBOLS, Axes, Point, draw_text
 from .scatter_svg import draw_svg
 
+MIN_WIDTH, MAX_WIDTH, HEIGHT = 50, 100, 16  # of the picture in a terminal
 _WASTES = (0.05, 0.15, 0.3)  # edges of the picture's colours
 
 
@@ -25,12 +28,14 @@ class Findings:
       recipe: its name.
       outcomes: at least one.
       steps: updates in each simulation.
+      kept_flags: what has to be given beside a setting, so that nothing else changes with it.
     """
 
     recipe: str
     outcomes: Sequence[Outcome]
     rule: Rule
     steps: int
+    kept_flags: str = ""
 
     @property
     def chosen(self) -> Outcome:
@@ -41,6 +46,18 @@ class Findings:
     def fastest(self) -> float:
         """The largest throughput, in groups per simulated second."""
         return max(outcome.groups_per_second for outcome in self.outcomes)
+
+
+def as_text(findings: Findings, *, width: int) -> RenderableType:
+    """Return everything for a terminal of that width, to be printed by rich."""
+    picture = as_picture(findings, width=max(MIN_WIDTH, min(width, MAX_WIDTH)), height=HEIGHT)
+    count = f"{len(findings.outcomes)} simulations of {findings.steps} updates"
+    return Group(
+        Text(f"{findings.recipe}, tuned in {count}\n", style="bold"),
+        as_table(findings),
+        Text("\n" + "\n".join(picture) + "\n"),
+        Text(as_words(findings)),
+    )
 
 
 def as_table(findings: Findings) -> Table:
@@ -73,7 +90,7 @@ def as_words(findings: Findings) -> str:
     """Return the recommendation with the flags to copy, and why it is this one."""
     chosen, rule = findings.chosen, findings.rule
     lines = [
-        f"Recommended: {flags(chosen.setting)}",
+        f"Recommended: {_all_flags(findings)}",
         f"It is {rule}.",
         f"In simulation: {chosen.groups_per_second / findings.fastest:.0%} of the best "
         f"throughput, efficiency {chosen.efficiency:.2f}, mean lag {chosen.lag_mean:.2f}, "
@@ -97,7 +114,7 @@ def as_record(findings: Findings) -> dict[str, Any]:
         "simulations": len(findings.outcomes),
         "rule": str(findings.rule),
         "recommended": _record(findings.chosen, "chosen"),
-        "flags": flags(findings.chosen.setting),
+        "flags": _all_flags(findings),
         "settings": [_record(outcome, kind) for outcome, kind in _marked(findings)],
     }
 
@@ -119,6 +136,10 @@ def flags(setting: Setting) -> str:
             f" --sim.hardware.learner-chips {setting.learner_chips}"
         )
     return text
+
+
+def _all_flags(findings: Findings) -> str:
+    return f"{flags(findings.chosen.setting)} {findings.kept_flags}".strip()
 
 
 def _marked(findings: Findings) -> list[tuple[Outcome, str]]:

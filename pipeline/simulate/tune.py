@@ -1,0 +1,210 @@
+"""Tries settings in simulation and recommends one: `headrace tune`.
+
+Two rounds. Where hardware is given, the splits of its chips are tried first, with the loosest
+schedule, and the fastest one is kept. Then all bounds on the lag and all loads are tried. What is
+not tuned stays as it is: the batch, the learner's speed, the environments.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+
+from ..errors import ConfigError, HeadraceError, innermost
+from .config import Settings
+from .costs import learner_token_seconds, replica_unit, sampler_costs
+from .frontier import Outcome, Setting
+from .hardware import HardwareConfig
+from .report import Report
+from .run import simulate
+from .scenarios import Simulation, Source, resolve
+from .sweep import TuneConfig, schedules, simulate_all, splits
+from .tune_report import Findings, as_svg
+
+OnProgress = Callable[[int, int], None]
+"""`on_progress(done, planned)`: simulations that ended, and that are planned so far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneSettings(Settings):
+    """All settings of a simulation, and of the tuning."""
+
+    tune: TuneConfig = field(default_factory=TuneConfig)
+
+
+def default_settings(source: Source) -> TuneSettings:
+    """Return the settings that a tuning of a scenario or recipe starts from."""
+    settings = source.settings
+    return TuneSettings(**{item.name: getattr(settings, item.name) for item in fields(Settings)})
+
+
+def tune(source: Source, settings: TuneSettings, *, on_progress: OnProgress) -> Findings:
+    """Simulate the settings to try, and say what was found.
+
+    Raises:
+      ConfigError: where the settings contradict each other, or nothing fits the hardware.
+      HeadraceError: if a simulation fails.
+    """
+    config = settings.tune
+    _check_folder(config.svg)
+    base = resolve(source, settings)
+    base = replace(base, steps=config.steps_for(base.steps))
+    plan = _Plan(base, settings.sim.hardware, config, on_progress)
+    plan.run()
+    return Findings(
+        recipe=base.name,
+        outcomes=tuple(plan.outcomes.values()),
+        rule=config.rule,
+        steps=base.steps,
+        kept_flags=_kept_flags(base, settings),
+    )
+
+
+def write_svg(findings: Findings, path: str) -> None:
+    """Write the picture of the frontier.
+
+    Raises:
+      ConfigError: if the file can't be written.
+    """
+    try:
+        Path(path).write_text(as_svg(findings), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"tune.svg: can't write {path}: {error}; set --tune.svg") from error
+
+
+class _Plan:
+    """What is tried, in which order, and what came of it."""
+
+    def __init__(
+        self,
+        base: Simulation,
+        hardware: HardwareConfig,
+        config: TuneConfig,
+        on_progress: OnProgress,
+    ):
+        self.outcomes: dict[Setting, Outcome] = {}
+        self._base = base
+        self._hardware = hardware
+        self._config = config
+        self._on_progress = on_progress
+        self._done = 0
+
+    def run(self) -> None:
+        """Do both rounds."""
+        start = _setting(self._base, self._hardware)
+        if start.sampler_chips:
+            start = self._best_split(start)
+        group_size = self._base.rollout.group_size
+        self._try(schedules(self._config, start, fewest_episodes=group_size), to_come=0)
+
+    def _best_split(self, start: Setting) -> Setting:
+        """Return the start with the fastest split."""
+        tried = splits(self._config, start, unit=replica_unit(self._hardware))
+        fitting = [setting for setting in tried if _fits(self._hardware, setting)]
+        if not fitting:
+            raise ConfigError(
+                f"tune.sampler_shares must leave room for the model on both sides, got "
+                f"{self._config.sampler_shares}; raise --sim.hardware.learner-chips or set "
+                "--tune.sampler-shares"
+            )
+        self._try(fitting, to_come=len(schedules(self._config, start)))
+        best = max(self.outcomes.values(), key=_groups_per_second).setting
+        return replace(start, sampler_chips=best.sampler_chips, learner_chips=best.learner_chips)
+
+    def _try(self, settings: Sequence[Setting], *, to_come: int) -> None:
+        new = [setting for setting in settings if setting not in self.outcomes]
+        planned = self._done + len(new) + to_come
+        self._on_progress(self._done, planned)
+
+        def note() -> None:
+            self._done += 1
+            self._on_progress(self._done, planned)
+
+        simulate_one = partial(simulate_setting, self._base, self._hardware)
+        outcomes = simulate_all(simulate_one, new, workers=self._config.processes, on_done=note)
+        self.outcomes |= zip(new, outcomes, strict=True)
+
+
+def simulate_setting(base: Simulation, hardware: HardwareConfig, setting: Setting) -> Outcome:
+    """Simulate the base with one setting.
+
+    Raises:
+      HeadraceError: if the simulation fails; it can be sent to another process.
+    """
+    try:
+        return _outcome(setting, simulate(_changed(base, hardware, setting)))
+    except BaseExceptionGroup as error:
+        raise HeadraceError(f"the simulation of {setting} failed: {innermost(error)}") from error
+
+
+def _changed(base: Simulation, hardware: HardwareConfig, setting: Setting) -> Simulation:
+    schedule = replace(base.schedule, max_mean_lag=setting.max_mean_lag, max_lag=setting.max_lag)
+    rollout = replace(base.rollout, max_episodes=setting.episodes)
+    changed = replace(base, schedule=schedule, rollout=rollout)
+    if not setting.sampler_chips:
+        return changed
+    hardware = _split(hardware, setting)
+    return replace(
+        changed,
+        sampler=sampler_costs(hardware, rows=base.sampler.rows),
+        learner=replace(base.learner, token_seconds=learner_token_seconds(hardware)),
+        sampler_share=setting.sampler_chips / (setting.sampler_chips + setting.learner_chips),
+    )
+
+
+def _split(hardware: HardwareConfig, setting: Setting) -> HardwareConfig:
+    return replace(
+        hardware, sampler_chips=setting.sampler_chips, learner_chips=setting.learner_chips
+    )
+
+
+def _fits(hardware: HardwareConfig, setting: Setting) -> bool:
+    split = _split(hardware, setting)
+    try:
+        sampler_costs(split)
+        learner_token_seconds(split)
+    except ConfigError:
+        return False
+    return True
+
+
+def _setting(base: Simulation, hardware: HardwareConfig) -> Setting:
+    has_chips = hardware.chip is not None
+    return Setting(
+        max_mean_lag=base.schedule.max_mean_lag,
+        max_lag=base.schedule.max_lag,
+        episodes=base.rollout.max_episodes,
+        sampler_chips=hardware.sampler_chips if has_chips else 0,
+        learner_chips=hardware.learner_chips if has_chips else 0,
+    )
+
+
+def _outcome(setting: Setting, report: Report) -> Outcome:
+    return Outcome(
+        setting=setting,
+        groups_per_second=report.groups_per_second,
+        efficiency=report.efficiency,
+        waste=report.waste,
+        lag_mean=report.lag.mean,
+        lag_max=report.lag.max,
+        bottleneck=report.bottleneck,
+    )
+
+
+def _groups_per_second(outcome: Outcome) -> float:
+    return outcome.groups_per_second
+
+
+def _kept_flags(base: Simulation, settings: Settings) -> str:
+    """Return the flags that keep what follows the number of episodes unless it is given."""
+    if not base.sampler.turns_are_free:
+        return ""
+    rows = settings.sim.rows or base.rollout.max_episodes
+    return f"--sim.rows {rows} --sim.batch-groups {base.schedule.batch_groups}"
+
+
+def _check_folder(svg: str | None) -> None:
+    if svg is not None and not Path(svg).parent.is_dir():
+        raise ConfigError(
+            f"tune.svg must be a file in an existing folder, got {svg}; create the folder"
+        )
