@@ -38,6 +38,8 @@ class RunConfig:
     """Updates of the learner."""
     seed: int = 0
     """Decides the parameters, the order of tasks and the random keys of all episodes."""
+    predict: bool = True
+    """Predict the run's efficiency at its start, by simulating some updates in a process."""
     view: Literal["auto", "live", "plain"] = "auto"
     """auto: live on a terminal, else one plain line a step."""
 

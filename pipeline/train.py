@@ -36,6 +36,7 @@ from .observe.metrics import peak_rss_bytes
 from .observe.run_directory import RunDirectory
 from .observe.view import View
 from .offline.sft import warm_start
+from .prediction import describe_bounds, is_quick, predict
 from .rollout.group import Flight
 from .supervise import describe_on_signal, forced_end, guard_loop, stop_on_signal
 from .weight_sync import Convert, compile_convert, publish
@@ -117,9 +118,16 @@ class Job:
                 nursery.start_soon(describe_on_signal, self._describe, self._view.note)
                 nursery.start_soon(guard_loop, self._recipe.controller.loop_blocked_seconds)
                 nursery.start_soon(self._refresh_view)
+                nursery.start_soon(self._say_what_to_expect)
                 await nursery.start(self._serve_sampler)
                 await self._run_phases(journal, compilations)
                 nursery.cancel_scope.cancel()
+
+    async def _say_what_to_expect(self) -> None:
+        recipe = self._recipe
+        self._view.note(describe_bounds(recipe.schedule))
+        if recipe.run.predict and is_quick(recipe.schedule, recipe.rollout):
+            self._view.note(await predict(self._directory.path / "config.toml"))
 
     def _describe(self, now: float) -> Sequence[str]:
         return ["not training yet"] if self._controller is None else self._controller.describe(now)
