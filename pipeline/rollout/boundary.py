@@ -56,12 +56,23 @@ class Boundary:
         return self.since
 
     def returned(self) -> None:
-        """Say that the call is over; what follows is the owner's own code."""
+        """Say that the call is over; what follows is the owner's own code.
+
+        Raises:
+          Fault: where the deadline was missed, or `stop` called, and the call returned all the
+            same. Its scope is cancelled then, which the next call would be blamed for.
+        """
+        if self._scope.cancel_called:
+            raise self._cancelled()
         self.what = ""
 
     def pause(self) -> None:
-        """Say that the call is over, and let no deadline run until the next one."""
-        self.what = ""
+        """Say that the call is over, and let no deadline run until the next one.
+
+        Raises:
+          Fault: as `returned`.
+        """
+        self.returned()
         self._scope.deadline = math.inf
 
     def shield(self) -> None:
@@ -86,13 +97,16 @@ class Boundary:
             self._scope.__exit__(kind, error, trace)
         except Exception as rest:  # of a group, when the cancellation in it was taken out
             error = rest
-        if self._scope.cancelled_caught and self._stopped is not None:
-            raise Fault(FailureKind.CANCELLED, f"{self.what}: {self._stopped}") from error
         if self._scope.cancelled_caught:
-            text = f"{self.what} took more than {self.deadline_seconds} s"
-            raise Fault(self._timeout_kind, text) from error
+            raise self._cancelled() from error
         if isinstance(error, Exception) and not isinstance(error, Fault) and self.what:
             raise Fault(self._error_kind, f"{self.what}: {_describe(error)}") from error
+
+    def _cancelled(self) -> Fault:
+        if self._stopped is not None:
+            return Fault(FailureKind.CANCELLED, f"{self.what}: {self._stopped}")
+        text = f"{self.what} took more than {self.deadline_seconds} s"
+        return Fault(self._timeout_kind, text)
 
 
 def _describe(error: Exception) -> str:

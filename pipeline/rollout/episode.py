@@ -140,8 +140,8 @@ class Episode:
                 life.call("environment open", _ENV, config.env_deadline_seconds)
                 manager = self._rollout.make_env()
                 env = await manager.__aenter__()
-                life.pause()
                 try:
+                    life.pause()
                     trajectory = await self._work_with(env)
                 except BaseException as error:
                     first = error
@@ -198,14 +198,17 @@ class Episode:
         request = self._request()
         began = self._work.call("sample", _SAMPLER, self._config.sample_deadline_seconds)
         completion = await self._rollout.sample(request)
-        self._work.returned()
-        if not len(completion.tokens):
+        sampled = len(completion.tokens)
+        if not sampled:
             raise Fault(
                 FailureKind.OVERLONG,
                 f"{len(self._record)} tokens don't fit the sampler; "
                 "raise --sampler.context-tokens",
             )
+        if sampled > request.max_tokens:
+            raise ValueError(f"{sampled} tokens were sampled, {request.max_tokens} asked for")
         self._record.act(completion, sample_seconds=trio.current_time() - began)
+        self._work.returned()
         return completion.finish
 
     def _request(self) -> SampleRequest:
@@ -244,7 +247,11 @@ class Episode:
         return StopReason.MAX_TOKENS if full else StopReason.MAX_TURN_TOKENS
 
     def _finish(self, reason: StopReason) -> Trajectory:
-        return self._record.finish(reason, seconds=trio.current_time() - self._began)
+        # What the environment said was checked at once, so only the sampler can be to blame.
+        now = self._work.call("the sampler's answers", _SAMPLER, math.inf)
+        trajectory = self._record.finish(reason, seconds=now - self._began)
+        self._work.returned()
+        return trajectory
 
 
 def _checked(result: StepResult) -> StepResult:

@@ -1,0 +1,133 @@
+"""A fault is that of the call in which it arose, whatever else happens in the same moment."""
+
+import pytest
+import trio
+import trio.testing
+
+from headrace.envs import Task
+from headrace.pipeline.rollout.boundary import Boundary, Fault
+from headrace.pipeline.rollout.config import RolloutConfig
+from headrace.pipeline.rollout.episode import EpisodeIdentity, Rollout, run_episode
+from headrace.pipeline.types import EpisodeFailure, FailureKind, Trajectory
+from tests.fakes.env import Books, FakeEnv
+from tests.rollout.test_episode import RENDERER, Script, turn
+
+ENV = FailureKind.ENV_ERROR, FailureKind.ENV_TIMEOUT
+SAMPLER = FailureKind.SAMPLER_ERROR, FailureKind.SAMPLER_TIMEOUT
+IDENTITY = EpisodeIdentity(key=(1, 2), env_seed=3)
+
+
+def run(function):
+    return trio.run(function, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_an_error_and_a_missed_deadline_have_the_kind_of_their_call():
+    async def raises():
+        with Boundary() as _:
+            pass
+
+    async def second_call_raises():
+        boundary = Boundary()
+        with boundary:
+            boundary.call("first", ENV, 5.0)
+            boundary.returned()
+            boundary.call("second", SAMPLER, 5.0)
+            raise OSError("lost")
+
+    async def second_call_hangs():
+        boundary = Boundary()
+        with boundary:
+            boundary.call("first", ENV, 5.0)
+            boundary.returned()
+            boundary.call("second", SAMPLER, 7.0)
+            await trio.sleep_forever()
+
+    run(raises)
+    with pytest.raises(Fault, match="second: OSError: lost") as caught:
+        run(second_call_raises)
+    assert caught.value.kind is FailureKind.SAMPLER_ERROR
+    with pytest.raises(Fault, match=r"second took more than 7\.0 s") as caught:
+        run(second_call_hangs)
+    assert caught.value.kind is FailureKind.SAMPLER_TIMEOUT
+
+
+def test_an_error_between_two_calls_is_the_owners():
+    async def between():
+        boundary = Boundary()
+        with boundary:
+            boundary.call("first", ENV, 5.0)
+            boundary.returned()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(between)
+
+
+class Late(FakeEnv):
+    """One of its calls returns in the very moment in which its deadline passes.
+
+    That is what a loop does which was busy for long: it finds the answer and the missed
+    deadline at once.
+    """
+
+    late: str
+
+    async def busy(self, call):
+        if call == self.late:
+            event = trio.Event()
+            trio.lowlevel.spawn_system_task(self.answer, event)
+            await event.wait()
+
+    async def answer(self, event):
+        event.set()
+        trio.lowlevel.current_clock().jump(1000.0)
+
+    async def __aenter__(self):
+        await super().__aenter__()
+        await self.busy("open")
+        return self
+
+    async def reset(self, task, seed):
+        messages = await super().reset(task, seed)
+        await self.busy("reset")
+        return messages
+
+    async def step(self, message):
+        result = await super().step(message)
+        await self.busy("step")
+        return result
+
+    async def __aexit__(self, *error):
+        await super().__aexit__(*error)
+        await self.busy("close")
+
+
+@pytest.mark.parametrize("where", ["open", "reset", "step", "close"])
+@pytest.mark.parametrize("closes_at_once", [False, True])
+def test_an_answer_in_the_moment_of_its_deadline_is_an_outcome_of_that_call(where, closes_at_once):
+    books = Books()
+    later = []
+
+    async def hook(call, task, step):
+        if call != "close" or not closes_at_once:
+            await trio.lowlevel.checkpoint()
+
+    def make():
+        env = Late(books, ("1",), hook)
+        env.late = where
+        return env
+
+    async def main():
+        rollout = Rollout(make, RENDERER, Script(turn("1")), RolloutConfig(max_tokens=64))
+        outcome = await run_episode(rollout, Task("t", {"text": "12"}), IDENTITY)
+        await trio.lowlevel.checkpoint()  # nothing of the episode's cancellation gets out
+        later.append(True)
+        return outcome
+
+    outcome = run(main)
+    assert later
+    assert books.balanced
+    assert isinstance(outcome, Trajectory | EpisodeFailure)
+    if isinstance(outcome, EpisodeFailure):
+        assert outcome.kind is FailureKind.ENV_TIMEOUT
+        assert f"environment {where} took more than" in outcome.error
