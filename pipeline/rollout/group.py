@@ -14,7 +14,7 @@ from operator import attrgetter
 import trio
 
 from ...envs.base import Task
-from ..types import FailureKind, Outcome, Trajectory, TrajectoryGroup
+from ..types import EpisodeFailure, FailureKind, Outcome, Trajectory, TrajectoryGroup
 from .episode import Episode, EpisodeIdentity, Rollout
 
 Conclude = Callable[[int, int, Outcome], bool]
@@ -86,6 +86,9 @@ class Flight:
         self.running[episode] = None
         try:
             outcome = await episode.run()
+            if isinstance(outcome, EpisodeFailure):
+                # An environment may answer the cancellation of a run with an error.
+                await trio.lowlevel.checkpoint_if_cancelled()
         finally:
             del self.running[episode]
         if isinstance(outcome, Trajectory):
