@@ -6,7 +6,7 @@ with its name (`errors.stage`), and so does a run in which nothing moves.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 
@@ -33,7 +33,7 @@ LISTED_EPISODES = 20  # in reports for people
 class Controller:
     """Runs `steps` updates.
 
-    Example: see `tests/test_controller.py`, which runs it with fakes under a virtual clock.
+    Example: see `tests/controller/`, which runs it with fakes under a virtual clock.
     """
 
     def __init__(
@@ -142,7 +142,10 @@ class Controller:
 
     def _next_task(self) -> Task:
         with stage("prompts"):
-            return self._stages.tasks.next()
+            task = self._stages.tasks.next()
+            if not isinstance(task, Task):
+                raise TypeError(f"next must return a Task, got {task!r:.100}")
+            return task
 
     async def _run_member(self, group: Group, member: int) -> None:
         with stage("groups"):
@@ -153,9 +156,13 @@ class Controller:
                 )
             finally:
                 self._members -= 1
-            if self._config.concurrency == "auto":
-                self._limit = concurrency.episode_ended(self._limit, self._stages.load())
+            self._count_ended()
             self._admit()
+
+    def _count_ended(self) -> None:
+        if self._config.concurrency == "auto":
+            with stage("sampler"):
+                self._limit = concurrency.episode_ended(self._limit, self._stages.load())
 
     def _conclude(self, index: int, member: int, attempt: int, outcome: Outcome) -> bool:
         """Tell the ledger of an outcome; return whether the member is to be run again."""
@@ -181,14 +188,20 @@ class Controller:
         match decision:
             case ledger.Collect():
                 self._failed_in_a_row = self._equal_in_a_row = 0
+            case ledger.Drop(reason=ledger.OVER_AGE):
+                pass  # other groups, if this outcome made a batch complete
             case ledger.Drop(reason=ledger.EQUAL_REWARDS):
                 self._failed_in_a_row = 0
                 self._equal_in_a_row += 1
+                self._check_equal()
             case ledger.Drop() if not isinstance(outcome, Trajectory):
                 self._failed_in_a_row += 1
                 self._check_failures(outcome.error)
-        allowed = EQUAL_GROUPS_A_FAILURE * self._config.group_failures
-        if self._equal_in_a_row >= allowed:
+
+    # Equality below, so that groups that end at the same moment make one error only.
+
+    def _check_equal(self) -> None:
+        if self._equal_in_a_row == EQUAL_GROUPS_A_FAILURE * self._config.group_failures:
             raise PipelineStalled(
                 f"{self._equal_in_a_row} groups in a row were dropped since all their rewards "
                 "were equal: nothing is left to learn, or nothing can be; set "
@@ -196,7 +209,7 @@ class Controller:
             )
 
     def _check_failures(self, error: str) -> None:
-        if self._failed_in_a_row >= self._config.group_failures:
+        if self._failed_in_a_row == self._config.group_failures:
             raise PipelineStalled(
                 f"{self._failed_in_a_row} groups in a row failed, the last one with "
                 f"{error!r}; mend the environment, or raise --controller.group-failures"
@@ -225,6 +238,8 @@ class Controller:
         setting = "--controller.update-deadline-seconds"
         with self.waits.on("learner", f"update {batch + 1}", deadline, setting=setting):
             metrics = await self._stages.learner.update(packed)
+            if not isinstance(metrics, Mapping):
+                raise TypeError(f"update must return metrics by name, got {metrics!r:.100}")
         return Update(batch, groups, statistics, metrics)
 
     async def _publish(self, version: int | None) -> None:
@@ -256,7 +271,8 @@ class Controller:
         if self._stages.evaluate is not None and due and not self._evaluating:
             self._evaluating = True
             version, held = self.ledger.published, ExitStack()
-            held.enter_context(self._stages.hold(version))  # now, while it is the newest
+            with stage("sampler"):
+                held.enter_context(self._stages.hold(version))  # now, while it is the newest
             evaluations.start_soon(self._evaluate, self._stages.evaluate, version, held)
 
     async def _evaluate(
@@ -313,7 +329,8 @@ class Controller:
         """In lockstep, keep a version that was just published as long as groups need it."""
         if self.ledger.schedule.deterministic:
             self._held[version] = ExitStack()
-            self._held[version].enter_context(self._stages.hold(version))
+            with stage("sampler"):
+                self._held[version].enter_context(self._stages.hold(version))
 
     def _release(self) -> None:
         for version in [*self._held]:

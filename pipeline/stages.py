@@ -1,6 +1,6 @@
 """What the controller puts together: the stages' interfaces, and its own settings.
 
-Fakes and real parts fit alike; see `tests/test_controller.py` and `simulate`.
+Fakes and real parts fit alike; see `tests/controller/` and `simulate`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -19,8 +19,8 @@ from headrace.pipeline.loop_guard import LoopBlocked, LoopGuard, describe_stack,
 from headrace.pipeline.rollout import episode
 from headrace.pipeline.rollout.config import RolloutConfig
 from headrace.pipeline.types import EpisodeFailure, FailureKind, Outcome, Trajectory
+from tests.controller.harness import RENDERER
 from tests.fakes.policy import FakePolicy
-from tests.test_controller import RENDERER
 
 GUARDED = episode.__file__
 GIVE_UP_SECONDS = 10.0  # far more than anything here takes, for a loaded machine

@@ -12,8 +12,8 @@ from headrace.pipeline.controller import Controller, ControllerConfig
 from headrace.pipeline.rollout.config import RolloutConfig
 from headrace.pipeline.rollout.episode import EpisodeIdentity, Rollout, run_episode
 from headrace.pipeline.types import EpisodeFailure, FailureKind
+from tests.controller.harness import RENDERER, Run
 from tests.fakes.policy import FakePolicy
-from tests.test_controller import RENDERER, Run
 
 CONFIG = RolloutConfig(
     group_size=2, max_turns=2, max_turn_tokens=2, max_tokens=32, max_episodes=16,

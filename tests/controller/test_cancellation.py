@@ -1,0 +1,66 @@
+"""Law 16: wherever a run is cancelled or fails, nothing of it is left."""
+
+import pytest
+import trio
+
+from headrace.pipeline.controller import ControllerConfig
+from headrace.pipeline.groups.schedule import Schedule
+from tests.controller.harness import ROLLOUT, Run
+
+
+async def slow(call, *_):
+    await trio.sleep(0.7)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_law_16_cancelled_at_any_time_everything_is_closed(deterministic):
+    schedule = Schedule(batch_groups=2, max_mean_lag=1, max_lag=3, deterministic=deterministic)
+    for tenths in range(1, 120, 7):
+        run = Run(hook=slow, steps=50, schedule=schedule)
+        with pytest.raises(trio.TooSlowError):
+            run.go(deadline_seconds=tenths / 10)
+
+
+@pytest.mark.parametrize("where", ["open", "reset", "step", "close"])
+def test_a_stop_is_in_order_though_environments_answer_it_with_errors(where):
+    """Their errors are no reason to say that all of them fail."""
+
+    async def hook(call, task, step):
+        if call == where:
+            try:
+                await trio.sleep(9.0)
+            except trio.Cancelled:
+                raise OSError("connection reset") from None
+
+    async def stop(run, nursery):
+        await trio.sleep(4.0)
+        nursery.cancel_scope.cancel()
+
+    run = Run(hook=hook, config=ControllerConfig(group_failures=1))
+    run.go(beside=stop)
+    assert run.seconds < 14.0
+
+
+def test_what_a_stopped_run_leaves_undone_is_accounted_for():
+    async def stop(run, nursery):
+        await trio.sleep(5.0)
+        nursery.cancel_scope.cancel()
+
+    run = Run(hook=slow, steps=50).go(beside=stop)
+    assert run.counts.dropped["run_ended"] > 0
+    assert run.counts.admitted == (
+        run.counts.consumed + run.counts.in_batch + sum(run.counts.dropped.values())
+    )
+
+
+def test_the_end_does_not_wait_for_episodes_that_nobody_needs():
+    """The last update is made; what runs for later ones is stopped, not waited for."""
+
+    async def hook(call, task, step):
+        needed = task is None or int(task.id) < 4
+        await trio.sleep(0.5 if needed else 19.0)
+
+    schedule = Schedule(batch_groups=2, max_mean_lag=4, max_lag=9)
+    run = Run(hook=hook, steps=2, schedule=schedule, rollout=ROLLOUT).go()
+    assert len(run.updates) == 2
+    assert run.seconds < 30.0  # the closing of an environment is never cut short
