@@ -219,8 +219,8 @@ SAMPLER_WAYS = [
 
 @pytest.mark.parametrize(("way", "kind"), SAMPLER_WAYS)
 def test_a_request_that_dies_is_counted_and_the_run_goes_on(way, kind):
-    too_loose_to_cancel = Schedule(batch_groups=2, max_mean_lag=1, max_lag=100)
-    run = Run(config=CONFIG, schedule=too_loose_to_cancel)
+    each_group_is_needed = Schedule(batch_groups=2, max_mean_lag=0, max_lag=0)
+    run = Run(config=CONFIG, schedule=each_group_is_needed, replies="")
     run.set_rollout(sample_deadline_seconds=40.0, max_retries=3)
     good, bad, calls = run.policy.sample, way(run.policy.sample), []
 
