@@ -3,7 +3,6 @@
 Exit codes: 0 done, 1 a stage failed, 2 a user's mistake, 130 Ctrl-C, 143 SIGTERM.
 """
 
-import gc
 import json
 import os
 import sys
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from .observe.run_directory import RunDirectory
     from .simulate.report import Report
     from .simulate.scenarios import Simulation, Source
+    from .simulate.tune_report import Findings
     from .train import Job
 
 USAGE = """\
@@ -31,13 +31,13 @@ commands:
   train RECIPE --help                     show all settings, with the recipe's values
   simulate RECIPE [--sim.key value ...]   predict a run under a virtual clock: a recipe, or the
                                           scenarios balanced and agent; --json for one JSON object
+  tune RECIPE [--tune.key value ...]      try schedules, loads and splits of the chips in
+                                          simulation, and recommend one
   recipes                                 list the built-in recipes
   --version                               show the version
 
 Start with: headrace train calculator
 """
-
-GC_THRESHOLD = 200_000  # objects made before the youngest are looked through
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -63,6 +63,8 @@ def run(arguments: Sequence[str]) -> int:
             return _train(rest)
         case ["simulate", *rest]:
             return _simulate(rest)
+        case ["tune", *rest]:
+            return _tune(rest)
         case ["recipes"]:
             return _recipes()
         case ["recipes" | "--version" as command, *rest]:
@@ -131,11 +133,10 @@ def _simulate(arguments: Sequence[str]) -> int:
         return 0
     if not arguments or arguments[0].startswith("-"):
         return _mistake("simulate needs a recipe or scenario: headrace simulate balanced")
+    from .simulate.host import collect_rarely  # noqa: PLC0415
     from .simulate.run import simulate  # noqa: PLC0415
 
-    # Thousands of live tasks make each full collection slow; nothing here makes cycles fast.
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD, 50, 1000)
+    collect_rarely()
     try:
         flags = [argument for argument in arguments[1:] if argument != "--json"]
         report = simulate(_parse_simulation(arguments[0], flags))
@@ -186,6 +187,51 @@ def _simulation_source(name_or_file: str) -> "Source":
         seed=recipe.run.seed,
     )
     return from_recipe(parts)
+
+
+def _tune(arguments: Sequence[str]) -> int:
+    if arguments in (["-h"], ["--help"]):
+        print(USAGE, end="")
+        return 0
+    if not arguments or arguments[0].startswith("-"):
+        return _mistake("tune needs a recipe or scenario: headrace tune balanced")
+    import tyro  # noqa: PLC0415
+
+    from .simulate.host import collect_rarely  # noqa: PLC0415
+    from .simulate.progress import open_progress  # noqa: PLC0415
+    from .simulate.tune import TuneSettings, default_settings, tune, write_svg  # noqa: PLC0415
+
+    collect_rarely()
+    flags = [argument for argument in arguments[1:] if argument != "--json"]
+    try:
+        source = _simulation_source(arguments[0])
+        settings = tyro.cli(
+            TuneSettings,
+            default=default_settings(source),
+            args=flags,
+            prog=f"headrace tune {arguments[0]}",
+        )
+        with open_progress(sys.stderr, source.name) as on_progress:
+            findings = tune(source, settings, on_progress=on_progress)
+        if settings.tune.svg is not None:
+            write_svg(findings, settings.tune.svg)
+    except (HeadraceError, BaseExceptionGroup) as error:
+        return _explain(error)
+    _show_findings(findings, as_json="--json" in arguments)
+    return 0
+
+
+def _show_findings(findings: "Findings", *, as_json: bool) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    from .simulate.tune_report import as_record, as_text, as_words  # noqa: PLC0415
+
+    if as_json:
+        _say(json.dumps(as_record(findings)))
+        return
+    console = Console(highlight=False)
+    console.print(as_text(findings, width=console.width))
+    _say(as_words(findings))
 
 
 def _show_report(report: "Report", *, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from ..errors import check
 from .frontier import Outcome, Rule, Setting
 from .host import collect_rarely
 
-SHORTEST, LONGEST = 40, 150  # updates: beyond the start, and enough for a mean
+SHORTEST, LONGEST = 40, 100  # updates: beyond the start, and enough for a mean
 MOST_WORKERS = 8
 
 
@@ -26,16 +26,16 @@ class TuneConfig:
       ConfigError: for impossible numbers.
     """
 
-    mean_lags: tuple[int, ...] = (0, 1, 2, 4, 8)
+    mean_lags: tuple[int, ...] = (0, 1, 2, 4, 6, 8)
     """Values of max_mean_lag (eta) to try; 0 is synchronous training."""
-    lag_multiples: tuple[int, ...] = (1, 2, 4)
+    lag_multiples: tuple[int, ...] = (2, 4)
     """Values of max_lag (K) to try, as multiples of eta."""
     loads: tuple[float, ...] = (0.5, 1.0, 2.0)
     """Numbers of episodes in flight to try, as multiples of the scenario's."""
     sampler_shares: tuple[float, ...] = (0.5, 0.625, 0.75, 0.875)
     """Shares of the chips that sample to try; the best split is used for all that follows."""
     steps: int | None = None
-    """Updates in each simulation; None: those of the run, but 40 to 150."""
+    """Updates in each simulation; None: those of the run, but 40 to 100."""
     slack: float = 0.05
     """A setting may be slower than the fastest by this share to be recommended."""
     max_waste: float = 0.15
@@ -91,7 +91,7 @@ def schedules(config: TuneConfig, base: Setting, *, fewest_episodes: int = 1) ->
 
     Example:
       >>> config = TuneConfig(mean_lags=(0, 2), lag_multiples=(1, 4), loads=(1.0,))
-      >>> [(s.max_mean_lag, s.max_lag) for s in schedules(config, Setting(1, 4, 64))]
+      >>> [(s.max_mean_lag, s.max_lag) for s in schedules(config, Setting(64, 1, 4))]
       [(0, 0), (2, 2), (2, 8)]
     """
     loads = (max(fewest_episodes, round(load * base.episodes)) for load in config.loads)
@@ -115,7 +115,7 @@ def splits(config: TuneConfig, base: Setting, *, unit: int) -> list[Setting]:
 
     Example:
       >>> config = TuneConfig(sampler_shares=(0.5, 0.7, 0.75))
-      >>> [(s.sampler_chips, s.learner_chips) for s in splits(config, Setting(1, 4, 64, 8, 8),
+      >>> [(s.sampler_chips, s.learner_chips) for s in splits(config, Setting(64, 1, 4, 8, 8),
       ...     unit=4)]
       [(8, 8), (12, 4)]
     """

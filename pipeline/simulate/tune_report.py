@@ -49,14 +49,13 @@ class Findings:
 
 
 def as_text(findings: Findings, *, width: int) -> RenderableType:
-    """Return everything for a terminal of that width, to be printed by rich."""
+    """Return table and picture for a terminal of that width, to be printed by rich."""
     picture = as_picture(findings, width=max(MIN_WIDTH, min(width, MAX_WIDTH)), height=HEIGHT)
     count = f"{len(findings.outcomes)} simulations of {findings.steps} updates"
     return Group(
         Text(f"{findings.recipe}, tuned in {count}\n", style="bold"),
         as_table(findings),
         Text("\n" + "\n".join(picture) + "\n"),
-        Text(as_words(findings)),
     )
 
 
@@ -90,17 +89,15 @@ def as_words(findings: Findings) -> str:
     """Return the recommendation with the flags to copy, and why it is this one."""
     chosen, rule = findings.chosen, findings.rule
     lines = [
-        f"Recommended: {_all_flags(findings)}",
-        f"It is {rule}.",
+        f"Recommended: {rule}:",
+        f"  {_all_flags(findings)}",
         f"In simulation: {chosen.groups_per_second / findings.fastest:.0%} of the best "
         f"throughput, efficiency {chosen.efficiency:.2f}, mean lag {chosen.lag_mean:.2f}, "
         f"waste {chosen.waste:.1%}.",
     ]
     if chosen.waste > rule.max_waste:
-        lines[1] = (
-            f"No setting wastes at most {rule.max_waste:.0%}; this one wastes least. Longer "
-            "max_lag (--tune.lag-multiples) or fewer episodes (--tune.loads) waste less."
-        )
+        lines[0] = f"No setting wastes at most {rule.max_waste:.0%}. This one wastes least:"
+        lines.append("Try a larger max_lag: --tune.lag-multiples 8 16.")
     if chosen.bottleneck:
         lines.append(f"What bounds it: {chosen.bottleneck}.")
     return "\n".join(lines)
@@ -123,7 +120,7 @@ def flags(setting: Setting) -> str:
     """Return the flags that give a setting to `headrace simulate`.
 
     Example:
-      >>> flags(Setting(4, 16, 128))
+      >>> flags(Setting(128, 4, 16))
       '--schedule.max-mean-lag 4 --schedule.max-lag 16 --sim.episodes 128'
     """
     text = (

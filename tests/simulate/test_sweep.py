@@ -10,7 +10,7 @@ from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.simulate.frontier import Outcome, Setting
 from headrace.pipeline.simulate.sweep import TuneConfig, schedules, simulate_all, splits
 
-BASE = Setting(1, 4, 64, sampler_chips=24, learner_chips=8)
+BASE = Setting(64, 1, 4, sampler_chips=24, learner_chips=8)
 
 
 def simulated(setting, *, fails_at=None):
@@ -20,12 +20,20 @@ def simulated(setting, *, fails_at=None):
     return Outcome(setting, 1.0 + setting.max_mean_lag, 0.5, 0.1, setting.max_mean_lag, 4)
 
 
-def test_the_default_sweep_has_39_settings_and_keeps_the_split():
+def test_the_default_sweep_has_33_settings_and_keeps_the_split():
     found = schedules(TuneConfig(), BASE)
-    assert len(found) == len(set(found)) == 39  # 3 loads · (1 + 4 eta · 3 K)
+    assert len(found) == len(set(found)) == 33  # 3 loads · (1 + 5 eta · 2 K)
     assert {s.episodes for s in found} == {32, 64, 128}
     assert {(s.sampler_chips, s.learner_chips) for s in found} == {(24, 8)}
-    assert all(s.max_lag in (m * s.max_mean_lag for m in (1, 2, 4)) for s in found)
+    assert all(s.max_lag in (m * s.max_mean_lag for m in (2, 4)) for s in found)
+
+
+def test_the_length_of_a_simulation_follows_the_run_within_bounds():
+    config = TuneConfig()
+    assert [config.steps_for(steps) for steps in (1, 60, 300)] == [40, 60, 100]
+    assert TuneConfig(steps=7).steps_for(300) == 7
+    assert config.processes >= 1
+    assert TuneConfig(workers=3).processes == 3
 
 
 def test_no_setting_has_fewer_episodes_than_a_group_needs():
@@ -39,7 +47,7 @@ def test_no_setting_has_fewer_episodes_than_a_group_needs():
     unit=st.integers(1, 16),
 )
 def test_splits_use_all_chips_and_whole_replicas(shares, total, unit):
-    base = Setting(1, 4, 64, sampler_chips=total - 1, learner_chips=1)
+    base = Setting(64, 1, 4, sampler_chips=total - 1, learner_chips=1)
     for setting in splits(TuneConfig(sampler_shares=shares), base, unit=unit):
         assert setting.sampler_chips + setting.learner_chips == total
         assert setting.sampler_chips % unit == 0

@@ -1,6 +1,7 @@
 """Recorded episodes come back whole, and the same ones whatever the order."""
 
 import json
+import pickle
 
 import pytest
 from hypothesis import given
@@ -118,6 +119,8 @@ def test_order_and_repetition_change_nothing(trace, asked, seed):
     backwards = [other.episode(Task(name), member) for name, member in reversed(asked)]
     assert first == backwards[::-1]
     assert first == [one.episode(Task(name), member) for name, member in asked]
+    elsewhere = pickle.loads(pickle.dumps(one))
+    assert first == [elsewhere.episode(Task(name), member) for name, member in asked]
 
 
 def test_every_recorded_episode_is_drawn_about_equally_often_and_seeds_differ():

@@ -18,10 +18,10 @@ from headrace.pipeline.simulate.tune_report import (
     flags,
 )
 
-SLOW = Outcome(Setting(0, 0, 128), 1.0, 0.04, 0.0, 0.0, 0, "the barrier")
-GOOD = Outcome(Setting(4, 16, 128), 24.0, 0.9, 0.11, 3.5, 16, "environments")
-FAST = Outcome(Setting(8, 32, 128), 25.0, 0.99, 0.02, 6.0, 32, "the learner")
-BEATEN = Outcome(Setting(8, 8, 128), 24.0, 0.9, 0.32, 6.3, 8)
+SLOW = Outcome(Setting(128, 0, 0), 1.0, 0.04, 0.0, 0.0, 0, "the barrier")
+GOOD = Outcome(Setting(128, 4, 16), 24.0, 0.9, 0.11, 3.5, 16, "environments")
+FAST = Outcome(Setting(128, 8, 32), 25.0, 0.99, 0.02, 6.0, 32, "the learner")
+BEATEN = Outcome(Setting(128, 8, 8), 24.0, 0.9, 0.32, 6.3, 8)
 FINDINGS = Findings("balanced", (FAST, BEATEN, GOOD, SLOW), Rule(), steps=200)
 
 
@@ -53,9 +53,9 @@ def test_chips_are_shown_where_there_are_any():
 
 def test_the_words_recommend_what_the_rule_chooses_and_say_the_rule():
     assert as_words(FINDINGS) == (
-        "Recommended: --schedule.max-mean-lag 4 --schedule.max-lag 16 --sim.episodes 128\n"
-        "It is the smallest mean lag within 5% of the best throughput at a waste of at most "
-        "15%.\n"
+        "Recommended: the smallest mean lag within 5% of the best throughput at a waste of at "
+        "most 15%:\n"
+        "  --schedule.max-mean-lag 4 --schedule.max-lag 16 --sim.episodes 128\n"
         "In simulation: 96% of the best throughput, efficiency 0.90, mean lag 3.50, "
         "waste 11.0%.\n"
         "What bounds it: environments."
@@ -64,7 +64,7 @@ def test_the_words_recommend_what_the_rule_chooses_and_say_the_rule():
 
 def test_the_words_say_when_every_setting_wastes_too_much():
     findings = replace(FINDINGS, outcomes=(BEATEN,))
-    assert "No setting wastes at most 15%; this one wastes least" in as_words(findings)
+    assert "No setting wastes at most 15%. This one wastes least:" in as_words(findings)
     assert "smallest mean lag" not in as_words(findings)
 
 
