@@ -1,18 +1,10 @@
-"""Which settings a tuning tries, and trying them, in worker processes if asked.
+"""Which settings a tuning tries. Pure functions of its configuration."""
 
-Invariant: the settings, their order and their outcomes depend on the configuration alone,
-neither on the number of workers nor on their speed.
-"""
-
-import multiprocessing
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 from ..errors import check
-from .frontier import Outcome, Rule, Setting
-from .host import collect_rarely
+from .frontier import Rule, Setting
 
 SHORTEST, LONGEST = 40, 100  # updates: beyond the start, and enough for a mean
 MOST_WORKERS = 8
@@ -130,44 +122,3 @@ def splits(config: TuneConfig, base: Setting, *, unit: int) -> list[Setting]:
             if count < total
         )
     )
-
-
-def simulate_all(
-    simulate: Callable[[Setting], Outcome],
-    settings: Sequence[Setting],
-    *,
-    workers: int,
-    on_done: Callable[[], None],
-) -> list[Outcome]:
-    """Return the outcome of every setting, in their order.
-
-    Args:
-      simulate: importable by other processes if there is more than one worker.
-      on_done: called after each simulation.
-
-    Raises:
-      BaseException: the first one that a simulation raises; those that didn't start, won't.
-    """
-    if workers == 1:
-        outcomes = []
-        for setting in settings:
-            outcomes.append(simulate(setting))
-            on_done()
-        return outcomes
-
-    def note(done: Future[Outcome]) -> None:
-        on_done()
-
-    # Spawned, since a fork of a process with threads may hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        min(workers, len(settings)), mp_context=context, initializer=collect_rarely
-    ) as pool:
-        futures = [pool.submit(simulate, setting) for setting in settings]
-        for future in futures:
-            future.add_done_callback(note)
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise

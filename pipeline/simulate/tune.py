@@ -18,8 +18,9 @@ from .hardware import HardwareConfig
 from .report import Report
 from .run import simulate
 from .scenarios import Simulation, Source, resolve
-from .sweep import TuneConfig, schedules, simulate_all, splits
+from .sweep import TuneConfig, schedules, splits
 from .tune_report import Findings, as_svg
+from .workers import run_all
 
 OnProgress = Callable[[int, int], None]
 """`on_progress(done, planned)`: simulations that ended, and that are planned so far."""
@@ -121,7 +122,7 @@ class _Plan:
             self._on_progress(self._done, planned)
 
         simulate_one = partial(simulate_setting, self._base, self._hardware)
-        outcomes = simulate_all(simulate_one, new, workers=self._config.processes, on_done=note)
+        outcomes = run_all(simulate_one, new, workers=self._config.processes, on_done=note)
         self.outcomes |= zip(new, outcomes, strict=True)
 
 

@@ -1,23 +1,14 @@
-"""A tuning tries what it says, once each, and the number of workers changes nothing."""
-
-import functools
+"""A tuning tries what it says, once each."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.pipeline.errors import ConfigError
-from headrace.pipeline.simulate.frontier import Outcome, Setting
-from headrace.pipeline.simulate.sweep import TuneConfig, schedules, simulate_all, splits
+from headrace.pipeline.simulate.frontier import Setting
+from headrace.pipeline.simulate.sweep import TuneConfig, schedules, splits
 
 BASE = Setting(64, 1, 4, sampler_chips=24, learner_chips=8)
-
-
-def simulated(setting, *, fails_at=None):
-    """A stand-in for a simulation; other processes import it from here."""
-    if setting.max_mean_lag == fails_at:
-        raise ConfigError("no such setting")
-    return Outcome(setting, 1.0 + setting.max_mean_lag, 0.5, 0.1, setting.max_mean_lag, 4)
 
 
 def test_the_default_sweep_has_33_settings_and_keeps_the_split():
@@ -54,23 +45,6 @@ def test_splits_use_all_chips_and_whole_replicas(shares, total, unit):
         assert setting.sampler_chips >= 1
         assert setting.learner_chips >= 1
         assert (setting.max_mean_lag, setting.max_lag) == (8, 32)
-
-
-def test_outcomes_come_in_order_whatever_the_number_of_workers():
-    settings, done = schedules(TuneConfig(loads=(1.0,)), BASE)[:4], []
-    alone = simulate_all(simulated, settings, workers=1, on_done=lambda: done.append(1))
-    together = simulate_all(simulated, settings, workers=2, on_done=lambda: done.append(1))
-    assert alone == together == [simulated(setting) for setting in settings]
-    assert len(done) == 8
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_of_a_simulation_ends_the_sweep(workers):
-    failing = functools.partial(simulated, fails_at=2)
-    with pytest.raises(ConfigError, match="no such setting"):
-        simulate_all(
-            failing, schedules(TuneConfig(), BASE)[:6], workers=workers, on_done=lambda: None
-        )
 
 
 @pytest.mark.parametrize(
