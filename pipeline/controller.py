@@ -5,6 +5,7 @@ decides nothing itself. Every wait has a name and a deadline. A stage that fails
 with its name (`errors.stage`), and so does a run in which nothing moves.
 """
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
@@ -257,8 +258,8 @@ class Controller:
         deadline = self._config.batch_deadline_seconds
         setting = "--controller.batch-deadline-seconds"
         self._batch_is_formed = trio.Event()
-        self._report(ledger.BatchRequested())
         with self.waits.on("groups", "a batch", deadline, setting=setting):
+            self._report(ledger.BatchRequested())
             await self._batch_is_formed.wait()
         assert self._formed is not None
         formed, self._formed = self._formed, None
@@ -278,7 +279,8 @@ class Controller:
     async def _evaluate(
         self, evaluate: Callable[[int, Flight], Awaitable[None]], version: int, held: ExitStack
     ) -> None:
-        with stage("evaluate"), held:
+        # It has deadlines of its own.
+        with held, self.waits.on("evaluate", f"version {version}", math.inf, setting=""):
             await evaluate(version, self.evaluation_flight)
         self._evaluating = False
 

@@ -4,6 +4,7 @@ Nothing here decides; the controller reads it when nothing moves any more, and p
 on SIGUSR1.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ class Wait:
       stage: the stage that waits, as in the table of `pipeline`.
       what: what it waits for, for people.
       since: when it began, in seconds of trio's clock.
-      deadline_seconds: how long it may take.
+      deadline_seconds: how long it may take; infinite for a stage with deadlines of its own.
     """
 
     stage: str
@@ -35,10 +36,9 @@ class Wait:
 
     def describe(self, now: float) -> str:
         """Say it in one line."""
-        return (
-            f"{self.stage}: {self.what}, for {now - self.since:.1f} s of at most "
-            f"{self.deadline_seconds:g} s"
-        )
+        text = f"{self.stage}: {self.what}, for {now - self.since:.1f} s"
+        limit = f" of at most {self.deadline_seconds:g} s"
+        return text + limit * math.isfinite(self.deadline_seconds)
 
 
 class Waits:
@@ -77,5 +77,5 @@ class Waits:
             self.ended += 1
 
     def describe(self, now: float) -> list[str]:
-        """List the waits, the longest first."""
-        return [wait.describe(now) for wait in self._open]
+        """List the waits, the longest first. May be called from any thread."""
+        return [wait.describe(now) for wait in [*self._open]]

@@ -18,6 +18,8 @@ from tests.rollout.test_episode import RENDERER, Script, turn
 TASKS = [Task(str(number)) for number in range(5)]
 TRAINING = RolloutConfig(group_size=4, max_episodes=8, env_deadline_seconds=50.0, temperature=0.9)
 
+CONFIG = EvaluateConfig()
+
 
 class World:
     """What an evaluation works with, and what it asked of the sampler."""
@@ -29,7 +31,7 @@ class World:
             lambda: FakeEnv(self.books, (), hook, reward), RENDERER, self.sample, TRAINING
         )
 
-    def evaluate(self, tasks=TASKS, *, config=EvaluateConfig(), training=False, **more):
+    def evaluate(self, tasks=TASKS, *, config=CONFIG, training=False, **more):
         async def main():
             rollout = for_evaluation(self.rollout, config, training=training)
             return await evaluate(

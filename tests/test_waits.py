@@ -1,4 +1,4 @@
-"""Every wait of a stage has a name and a deadline, is listed while it lasts, and says what failed."""
+"""A wait of a stage has a name and a deadline, is listed while it lasts, and says what failed."""
 
 import pytest
 import trio
