@@ -181,6 +181,7 @@ def _simulation_source(name_or_file: str) -> "Source":
         schedule=recipe.schedule,
         rollout=recipe.rollout,
         controller=recipe.controller,
+        evaluate=recipe.evaluate,
         packing=Packing(recipe.learner.microbatch_rows, recipe.learner.row_tokens),
         sampler_rows=recipe.sampler.rows,
         steps=recipe.run.steps,

@@ -17,11 +17,15 @@ Pack = Callable[[Sequence[TrajectoryGroup], int], tuple[TrainBatch, BatchStatist
 
 
 def make_pack(simulation: Simulation) -> Pack:
-    """Return the learner's real packing, or none where the simulation has no padding."""
+    """Return the learner's real packing, or none where the simulation has no padding.
+
+    Rows hold at least the longest episode, also where a flag made that longer.
+    """
     packing, size = simulation.packing, simulation.rollout.group_size
     if packing is None:
         return unpadded
-    rows, row_tokens = packing.microbatch_rows, packing.row_tokens
+    rows = packing.microbatch_rows
+    row_tokens = max(packing.row_tokens, simulation.rollout.max_tokens)
     most = simulation.schedule.batch_groups * size
     needed = microbatches_needed(most, simulation.rollout.max_tokens, rows, row_tokens)
     return partial(_packed, group_size=size, shape=(needed, rows, row_tokens))

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..errors import check
+from ..evaluate import EvaluateConfig
 from ..groups.schedule import Schedule
 from ..rollout.config import RolloutConfig
 from ..stages import ControllerConfig
@@ -14,7 +15,7 @@ from .speeds import LearnerCosts, SamplerCosts
 
 @dataclass(frozen=True)
 class TokensConfig:
-    """How many tokens the simulated messages have; without effect on a trace."""
+    """How many tokens the simulated messages have; only the grain matters to a trace."""
 
     prompt: int = 2
     """Tokens of a task, >= 2."""
@@ -24,12 +25,15 @@ class TokensConfig:
     """Spread of the turns (lognormal): the standard deviation of the logarithm, >= 0."""
     observation: int = 1
     """Tokens of one answer of the environment, >= 1."""
+    grain: int | None = None
+    """One simulated token stands for so many; none: as many as make episodes short to simulate."""
 
     def __post_init__(self) -> None:
         check(self.prompt >= 2, "sim.tokens.prompt", self.prompt, ">= 2")
         check(self.turn >= 1, "sim.tokens.turn", self.turn, ">= 1")
         check(self.turn_sigma >= 0, "sim.tokens.turn_sigma", self.turn_sigma, ">= 0 and finite")
         check(self.observation >= 1, "sim.tokens.observation", self.observation, ">= 1")
+        check(self.grain is None or self.grain >= 1, "sim.tokens.grain", self.grain, ">= 1")
 
 
 @dataclass(frozen=True)
@@ -103,4 +107,5 @@ class Settings:
     schedule: Schedule = field(default_factory=Schedule)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     controller: ControllerConfig = field(default_factory=ControllerConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     run: SimulatedRun = field(default_factory=SimulatedRun)

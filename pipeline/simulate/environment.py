@@ -21,11 +21,12 @@ from .workload import Workload
 
 STOP_ID = 1
 _FILL_ID = 0
+_SHORTEST_PROMPT = 2  # tokens: the serial number and the length
 _TURN = Message("assistant", "")
 
 
 @dataclass(frozen=True)
-class Stage:
+class World:
     """What the environments of a run share."""
 
     workload: Workload
@@ -36,14 +37,14 @@ class Stage:
 class SimulatedEnv:
     """The environment of one episode; a new one for each."""
 
-    __slots__ = ("_episode", "_lengths", "_seconds", "_seed", "_stage", "_task", "_turn")
+    __slots__ = ("_episode", "_lengths", "_seconds", "_seed", "_task", "_turn", "_world")
 
-    def __init__(self, stage: Stage):
-        self._stage = stage
+    def __init__(self, world: World):
+        self._world = world
         self._turn = 0
 
     async def __aenter__(self) -> "SimulatedEnv":
-        self._episode: Episode = self._stage.book.open()
+        self._episode: Episode = self._world.book.open()
         return self
 
     async def __aexit__(
@@ -52,17 +53,18 @@ class SimulatedEnv:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stage.book.close(self._episode)
+        self._world.book.close(self._episode)
 
     async def reset(self, task: Task, seed: int) -> Sequence[Message]:
         """Plan the whole episode; say how long the prompt and the first turn are."""
-        script = self._stage.workload.script
+        script = self._world.workload.script
         turns = range(script.turns(task, seed))
         self._task, self._seed = task, seed
         self._seconds = [script.latency_seconds(task, seed, turn) for turn in turns]
         self._lengths = [script.sampled_tokens(task, seed, turn) for turn in turns]
         self._episode.planned_seconds = sum(self._seconds)
-        head = f"{self._episode.serial} {script.prompt_tokens(task, seed)}"
+        prompt = max(_SHORTEST_PROMPT, script.prompt_tokens(task, seed))
+        head = f"{self._episode.serial} {prompt}"
         return (Message("user", f"{head} {self._lengths[0]}"),)
 
     async def step(self, message: Message) -> StepResult:
@@ -71,17 +73,17 @@ class SimulatedEnv:
         Raises:
           OSError: at the end of an episode that the workload lets break.
         """
-        workload, turn = self._stage.workload, self._turn
+        workload, turn = self._world.workload, self._turn
         self._turn += 1
         self._episode.waiting = True
-        await self._stage.timers.sleep(self._seconds[turn])
+        await self._world.timers.sleep(self._seconds[turn])
         last = turn + 1 == len(self._seconds)
         if last and workload.breaks(self._seed):
             raise OSError("the simulated environment broke")
         self._episode.waiting = False
         if last:
             return StepResult(reward=workload.reward(self._seed), terminated=True)
-        observed = workload.script.observed_tokens(self._task, self._seed, turn)
+        observed = max(1, workload.script.observed_tokens(self._task, self._seed, turn))
         return StepResult((Message("tool", f"{observed} {self._lengths[turn + 1]}"),))
 
 

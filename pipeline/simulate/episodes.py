@@ -1,8 +1,8 @@
 """Who is in flight, how long each episode held a slot, and what became of its work.
 
 Invariant: every second that an episode held a generation slot ends up in exactly one fate:
-useful (its group trained the policy), dropped (cancelled, failed, or its group was), or
-unfinished (in flight or ready when the run ended). Each is added up on its own, from the
+useful (its group trained the policy), dropped (cancelled, failed, or its group was), unfinished
+(in flight or ready when the run ended), or evaluation. Each is added up on its own, from the
 episodes themselves, and none is a remainder.
 """
 
@@ -18,6 +18,7 @@ class Fate(enum.Enum):
     USEFUL = "useful"
     DROPPED = "dropped"
     UNFINISHED = "unfinished"
+    EVALUATION = "evaluation"
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +28,8 @@ class Episode:
     Attributes:
       serial: tells it from all others; it travels in the prompt.
       began: virtual seconds.
-      group: the admission index of its group, known from its first turn on; -1 before.
+      group: the admission index of its group, known from its first turn on; negative for an
+        episode of an evaluation.
       planned_seconds: how long it would take, alone and to its end.
       slot_seconds: how long it held a generation slot, so far.
       waiting: for the policy or its environment. Who is closed like that was cancelled or broke.
@@ -35,7 +37,7 @@ class Episode:
 
     serial: int
     began: float
-    group: int = -1
+    group: int = 0
     planned_seconds: float = 0.0
     slot_seconds: float = 0.0
     waiting: bool = False
@@ -86,27 +88,29 @@ class EpisodeBook:
         self._slot_is_row = slot_is_row
         self._run_ended = run_ended
         self._open: dict[int, Episode] = {}
+        self._evaluating = 0
         self._ended: dict[int, list[Episode]] = {}
 
     @property
     def in_flight(self) -> int:
-        """Episodes now running."""
-        return len(self._open)
+        """Episodes of groups now running; those of an evaluation run beside them."""
+        return len(self._open) - self._evaluating
 
     def open(self) -> Episode:
         """Start an episode."""
         episode = Episode(self.started, self._now())
         self.started += 1
         self._open[episode.serial] = episode
-        self.in_flight_max = max(self.in_flight_max, len(self._open))
         return episode
 
     def ask(self, serial: int, group: int) -> Episode:
         """Note that the policy is asked for a turn of an episode; return the episode."""
         self.turns += 1
         episode = self._open[serial]
+        self._evaluating += group < 0 <= episode.group
         episode.group = group
         episode.waiting = True
+        self.in_flight_max = max(self.in_flight_max, self.in_flight)
         return episode
 
     def spend(self, episode: Episode, seconds: float) -> None:
@@ -118,6 +122,10 @@ class EpisodeBook:
     def close(self, episode: Episode) -> None:
         """End an episode: it ended well, or it was stopped or broke while it waited."""
         del self._open[episode.serial]
+        if episode.group < 0:
+            self._evaluating -= 1
+            self._decide(episode, Fate.EVALUATION)
+            return
         if not self._slot_is_row:
             episode.slot_seconds = self._now() - episode.began
         if not episode.waiting:
@@ -146,5 +154,5 @@ class EpisodeBook:
     def _decide(self, episode: Episode, fate: Fate) -> None:
         episode.fate = fate
         self.seconds[fate] += episode.slot_seconds
-        if fate is not Fate.UNFINISHED:
+        if fate in (Fate.USEFUL, Fate.DROPPED):
             self.lengths.add(episode, dropped=fate is Fate.DROPPED)

@@ -6,9 +6,11 @@ Takes the recipe's parts and not the recipe, whose module imports JAX.
 from dataclasses import dataclass, replace
 
 from ...envs.latency import LatencyConfig
+from ..evaluate import EvaluateConfig
 from ..groups.schedule import Schedule
 from ..rollout.config import RolloutConfig
 from ..stages import ControllerConfig
+from .coarse import coarsen, fitting_grain
 from .config import Settings, SimConfig, SimulatedRun, SpeedsConfig, TokensConfig
 from .costs import learner_token_seconds, sampler_costs
 from .scenarios import Packing, Simulation, Source, make_workload
@@ -32,6 +34,7 @@ class RecipeParts:
     schedule: Schedule
     rollout: RolloutConfig
     controller: ControllerConfig
+    evaluate: EvaluateConfig
     packing: Packing
     sampler_rows: int
     steps: int
@@ -50,6 +53,7 @@ def from_recipe(parts: RecipeParts) -> Source:
         schedule=parts.schedule,
         rollout=parts.rollout,
         controller=parts.controller,
+        evaluate=parts.evaluate,
         run=SimulatedRun(steps=parts.steps, seed=parts.seed),
     )
     return Source(
@@ -80,7 +84,7 @@ def resolve_costs(source: Source, settings: Settings) -> Simulation:
         rollout = replace(rollout, max_episodes=sim.episodes)
     sampler, learner = _costs(settings)
     chips = hardware.sampler_chips + hardware.learner_chips
-    return Simulation(
+    simulation = Simulation(
         name=source.name,
         schedule=schedule,
         rollout=rollout,
@@ -90,9 +94,11 @@ def resolve_costs(source: Source, settings: Settings) -> Simulation:
         learner=learner,
         sampler_share=hardware.sampler_chips / chips if hardware.chip else 0.5,
         packing=source.packing,
+        evaluate=settings.evaluate,
         steps=settings.run.steps,
         seed=settings.run.seed,
     )
+    return coarsen(simulation, sim.tokens.grain or fitting_grain(rollout))
 
 
 def _costs(settings: Settings) -> tuple[SamplerCosts, LearnerCosts]:

@@ -5,11 +5,15 @@ The only module here that knows the controller. Its order is that of a real run.
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
+from ...envs.base import Task
 from ..controller import Controller
+from ..evaluate import evaluate, for_evaluation
 from ..groups import ledger
 from ..groups.batching import BatchStatistics
 from ..rollout.episode import Rollout
+from ..rollout.group import Flight
 from ..stages import Stages, Update
 from ..types import Completion, SampleRequest, TrainBatch, TrajectoryGroup
 from .account import CAPPED, WAITING, GenerationSeconds, LearnerSeconds, Pools
@@ -18,7 +22,7 @@ from .environment import (
     CountingRenderer,
     NumberedTasks,
     SimulatedEnv,
-    Stage,
+    World,
     announced_length,
     announced_serial,
 )
@@ -82,6 +86,7 @@ class _Run:
             steps=simulation.steps,
             seed=simulation.seed,
             on_update=self._on_update,
+            evaluate_every=simulation.evaluate.every,
         )
         self._ledger_before = self._controller.ledger
         timers.on_advance(self._advance)
@@ -137,19 +142,20 @@ class _Run:
         )
 
     def _stages(self) -> Stages:
-        workload = Stage(self._simulation.workload, self._timers, self._book)
-
-        def make_env() -> SimulatedEnv:
-            return SimulatedEnv(workload)
-
+        world = World(self._simulation.workload, self._timers, self._book)
+        make_env = partial(SimulatedEnv, world)
+        self._rollout = Rollout(
+            make_env, CountingRenderer(), self._sample, self._simulation.rollout
+        )
         return Stages(
             tasks=NumberedTasks(),
-            rollout=Rollout(make_env, CountingRenderer(), self._sample, self._simulation.rollout),
+            rollout=self._rollout,
             pack=self._pack_noted,
             learner=self._learner,
             publish=self._publish,
             hold=self._sampler.hold,
             load=self._sampler.load,
+            evaluate=self._evaluate if self._simulation.evaluate.tasks else None,
         )
 
     # What the controller calls, and what is noted then.
@@ -183,6 +189,17 @@ class _Run:
         self._used.note(update)
         for group in update.groups:
             self._book.use(group.index)
+
+    async def _evaluate(self, version: int, flight: Flight) -> None:
+        config = self._simulation.evaluate
+        await evaluate(
+            for_evaluation(self._rollout, config, training=True),
+            [Task(f"held out {number}") for number in range(config.tasks)],
+            seed=self._simulation.seed,
+            deadline_seconds=config.deadline_seconds,
+            version=version,
+            flight=flight,
+        )
 
     # What is asked as time passes.
 

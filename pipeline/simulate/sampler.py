@@ -125,8 +125,9 @@ class SimulatedSampler:
         )
 
     def close(self) -> None:
-        """Take all requests out of their rows; for the account at the end of a run."""
-        self._deliver(self.engine.release_all())
+        """Let time pass up to now, and take all requests out of their rows."""
+        left = self.engine.settle(self._timers.now)
+        self._deliver([*left, *self.engine.release_all()])
 
     async def _versions(self, request: SampleRequest, tokens: int) -> list[tuple[int, int]]:
         """Wait until so many tokens are sampled; return (version, tokens) in order."""

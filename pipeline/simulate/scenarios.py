@@ -7,11 +7,12 @@ at once, and an update takes batch_groups / rows seconds: generation and trainin
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...envs.latency import LatencyConfig
 from ..errors import ConfigError, check
+from ..evaluate import EvaluateConfig
 from ..groups.schedule import Schedule
 from ..rollout.config import RolloutConfig
 from ..stages import ControllerConfig
@@ -39,6 +40,7 @@ class Simulation:
     Attributes:
       sampler_share: the sampler's share of the devices, 0..1; the learner has the rest.
       packing: None where batches are not padded.
+      evaluate: evaluations during training; those before and after it are not simulated.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Simulation:
     learner: LearnerCosts
     sampler_share: float = 0.5
     packing: Packing | None = None
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     steps: int = 300
     seed: int = 0
 
@@ -121,6 +124,7 @@ def _resolve_balanced(source: Source, settings: Settings) -> Simulation:
         workload=make_workload(source, settings, sim.turns or 1),
         sampler=SamplerCosts(),
         learner=LearnerCosts(update_seconds=batch / rows),
+        evaluate=settings.evaluate,
         steps=settings.run.steps,
         seed=settings.run.seed,
     )

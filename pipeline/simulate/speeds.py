@@ -1,6 +1,7 @@
 """How fast the simulated sampler and learner are: two small records of constants."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 from ..errors import check
 
@@ -47,6 +48,17 @@ class SamplerCosts:
             self.rows is None
             and self.kv_tokens is None
             and not (paid or self.prefill_token_seconds)
+        )
+
+    def coarsened(self, grain: int) -> Self:
+        """Return the costs if one token stands for `grain` of them."""
+        return replace(
+            self,
+            dispatch_seconds=self.dispatch_seconds * grain,
+            row_seconds=self.row_seconds * grain,
+            kv_token_seconds=self.kv_token_seconds * grain**2,  # each step reads each token
+            prefill_token_seconds=self.prefill_token_seconds * grain,
+            kv_tokens=None if self.kv_tokens is None else max(2, self.kv_tokens // grain),
         )
 
     def turn_seconds(self, context: int, tokens: int, *, company: int = 1) -> float:

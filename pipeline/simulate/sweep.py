@@ -1,6 +1,7 @@
 """Which settings a tuning tries. Pure functions of its configuration."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import check
@@ -74,27 +75,39 @@ class TuneConfig:
         check(allowed, "tune.sampler_shares", shares, "all > 0 and < 1")
 
 
-def schedules(config: TuneConfig, base: Setting, *, fewest_episodes: int = 1) -> list[Setting]:
-    """Return the settings to try with the base's split: all eta, K and loads, no duplicates.
+def schedules(
+    config: TuneConfig, base: Setting, *, group_size: int, batch_groups: int
+) -> list[Setting]:
+    """Return the settings to try with the base's split: all eta, K and loads.
+
+    At most (eta + 1) batches are outstanding, so loads beyond that are all the same: of these
+    only the smallest is tried.
 
     Args:
       base: its episodes are the load 1.
-      fewest_episodes: no setting has fewer in flight.
+      group_size: no setting has fewer episodes in flight.
 
     Example:
-      >>> config = TuneConfig(mean_lags=(0, 2), lag_multiples=(1, 4), loads=(1.0,))
-      >>> [(s.max_mean_lag, s.max_lag) for s in schedules(config, Setting(64, 1, 4))]
-      [(0, 0), (2, 2), (2, 8)]
+      >>> config = TuneConfig(mean_lags=(0, 2), lag_multiples=(1, 4), loads=(1.0, 2.0))
+      >>> [(s.episodes, s.max_mean_lag, s.max_lag)
+      ...     for s in schedules(config, Setting(64, 1, 4), group_size=1, batch_groups=32)]
+      [(64, 0, 0), (64, 2, 2), (64, 2, 8), (128, 2, 2), (128, 2, 8)]
     """
-    loads = (max(fewest_episodes, round(load * base.episodes)) for load in config.loads)
+    loads = sorted({max(group_size, round(load * base.episodes)) for load in config.loads})
     return list(
         dict.fromkeys(
             replace(base, max_mean_lag=eta, max_lag=multiple * eta, episodes=episodes)
-            for episodes in loads
             for eta in config.mean_lags
+            for episodes in _reachable(loads, (eta + 1) * batch_groups * group_size)
             for multiple in config.lag_multiples
         )
     )
+
+
+def _reachable(loads: Sequence[int], most: int) -> Sequence[int]:
+    """Return the loads up to the first that is as large as any load can get."""
+    count = sum(load < most for load in loads)
+    return loads[: count + 1]
 
 
 def splits(config: TuneConfig, base: Setting, *, unit: int) -> list[Setting]:

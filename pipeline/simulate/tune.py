@@ -95,8 +95,7 @@ class _Plan:
         start = _setting(self._base, self._hardware)
         if start.sampler_chips:
             start = self._best_split(start)
-        group_size = self._base.rollout.group_size
-        self._try(schedules(self._config, start, fewest_episodes=group_size), to_come=0)
+        self._try(self._schedules(start), to_come=0)
 
     def _best_split(self, start: Setting) -> Setting:
         """Return the start with the fastest split."""
@@ -108,9 +107,17 @@ class _Plan:
                 f"{self._config.sampler_shares}; raise --sim.hardware.learner-chips or set "
                 "--tune.sampler-shares"
             )
-        self._try(fitting, to_come=len(schedules(self._config, start)))
+        self._try(fitting, to_come=len(self._schedules(start)))
         best = max(self.outcomes.values(), key=_groups_per_second).setting
         return replace(start, sampler_chips=best.sampler_chips, learner_chips=best.learner_chips)
+
+    def _schedules(self, start: Setting) -> list[Setting]:
+        return schedules(
+            self._config,
+            start,
+            group_size=self._base.rollout.group_size,
+            batch_groups=self._base.schedule.batch_groups,
+        )
 
     def _try(self, settings: Sequence[Setting], *, to_come: int) -> None:
         new = [setting for setting in settings if setting not in self.outcomes]

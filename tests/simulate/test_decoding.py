@@ -38,7 +38,7 @@ def costs(draw):
 @st.composite
 def happenings(draw):
     """Submissions, cancellations and publishes, each at a time of its own."""
-    events, version = [(0.0, "publish", 0)], 0
+    events = [(0.0, "publish", 0)]
     for name in range(draw(st.integers(1, 12))):
         context = draw(st.integers(1, 15))
         job = (name, draw(st.integers(0, 3)), draw(st.integers(0, 5)), context)
@@ -48,9 +48,8 @@ def happenings(draw):
         events.append((begin, "submit", (*job, left, pinned)))
         if draw(st.integers(0, 3)) == 0:
             events.append((begin + draw(DELAYS), "cancel", name))
-    for _ in range(draw(st.integers(0, 4))):
-        version += 1
-        events.append((draw(TIMES), "publish", version))
+    publishes = range(1, draw(st.integers(1, 5)))
+    events += [(draw(TIMES), "publish", version) for version in publishes]
     return sorted(events, key=lambda event: (event[0], event[1] != "submit", str(event[2])))
 
 
