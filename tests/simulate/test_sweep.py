@@ -11,10 +11,16 @@ from headrace.pipeline.simulate.sweep import TuneConfig, schedules, splits
 BASE = Setting(64, 1, 4, sampler_chips=24, learner_chips=8)
 
 
-def test_the_default_sweep_has_33_settings_and_keeps_the_split():
-    found = schedules(TuneConfig(), BASE)
-    assert len(found) == len(set(found)) == 33  # 3 loads · (1 + 5 eta · 2 K)
-    assert {s.episodes for s in found} == {32, 64, 128}
+def all_schedules(config, base=BASE, *, group_size=1, batch_groups=16):
+    return schedules(config, base, group_size=group_size, batch_groups=batch_groups)
+
+
+def test_the_default_sweep_tries_every_eta_k_and_load_that_differ():
+    found = all_schedules(TuneConfig())
+    loads = {eta: {s.episodes for s in found if s.max_mean_lag == eta} for eta in (0, 1, 2, 4, 6)}
+    # At most (eta + 1) batches of 16 are in flight: 16, 32, 48, 80, 112, 144 episodes.
+    assert loads == {0: {32}, 1: {32}, 2: {32, 64}, 4: {32, 64, 128}, 6: {32, 64, 128}}
+    assert len(found) == len(set(found)) == 25
     assert {(s.sampler_chips, s.learner_chips) for s in found} == {(24, 8)}
     assert all(s.max_lag in (m * s.max_mean_lag for m in (2, 4)) for s in found)
 
@@ -28,7 +34,7 @@ def test_the_length_of_a_simulation_follows_the_run_within_bounds():
 
 
 def test_no_setting_has_fewer_episodes_than_a_group_needs():
-    found = schedules(TuneConfig(), BASE, fewest_episodes=64)
+    found = all_schedules(TuneConfig(), group_size=64)
     assert {s.episodes for s in found} == {64, 128}
 
 

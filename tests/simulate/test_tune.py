@@ -39,7 +39,7 @@ def test_each_outcome_is_what_simulate_says_with_the_same_flags():
     source, settings = SCENARIOS["balanced"](), small_balanced()
     findings = tune(source, settings, on_progress=ignore)
     assert [tuple(o.setting.__dict__.values())[:3] for o in findings.outcomes] == [
-        (4, 0, 0), (4, 2, 8), (8, 0, 0), (8, 2, 8),
+        (4, 0, 0), (4, 2, 8), (8, 2, 8),
     ]  # fmt: skip
     assert findings.steps == 6
     for outcome in findings.outcomes:
@@ -69,7 +69,7 @@ def test_workers_change_nothing_and_progress_is_told():
     alone = tune(source, small_balanced(), on_progress=note)
     together = tune(source, small_balanced(workers=2), on_progress=note)
     assert alone == together
-    assert told == [(done, 4) for done in range(5)] * 2
+    assert told == [(done, 3) for done in range(4)] * 2
 
 
 def test_rows_and_batch_are_kept_where_they_would_follow_the_episodes():
@@ -88,7 +88,7 @@ def test_the_fastest_split_is_used_for_the_schedules():
     ]  # fmt: skip
     best = max(splits, key=lambda outcome: outcome.groups_per_second).setting
     assert {o.setting.sampler_chips for o in schedules} == {best.sampler_chips}
-    assert len(schedules) == 4 - 1  # the loosest one at load 1 is among the splits
+    assert len(schedules) == 3 - 1  # the loosest one at load 1 is among the splits
     assert findings.kept_flags == ""
 
 
