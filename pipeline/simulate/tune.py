@@ -7,15 +7,14 @@ not tuned stays as it is: the batch, the learner's speed, the environments.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 
 from ..errors import ConfigError, HeadraceError, innermost
+from ..groups.schedule import Schedule
 from .config import Settings
-from .costs import learner_token_seconds, replica_unit, sampler_costs
+from .costs import replica_unit
 from .frontier import Outcome, Setting
 from .hardware import HardwareConfig
-from .report import Report
 from .run import simulate
 from .scenarios import Simulation, Source, resolve
 from .sweep import TuneConfig, schedules, splits
@@ -46,17 +45,17 @@ def tune(source: Source, settings: TuneSettings, *, on_progress: OnProgress) -> 
       ConfigError: where the settings contradict each other, or nothing fits the hardware.
       HeadraceError: if a simulation fails.
     """
-    config = settings.tune
-    _check_folder(config.svg)
+    _check_folder(settings.tune.svg)
     base = resolve(source, settings)
-    base = replace(base, steps=config.steps_for(base.steps))
-    plan = _Plan(base, settings.sim.hardware, config, on_progress)
+    config = _applicable(settings.tune, base.schedule)
+    settings = replace(settings, tune=config)
+    plan = _Plan(source, settings, base, on_progress)
     plan.run()
     return Findings(
         recipe=base.name,
         outcomes=tuple(plan.outcomes.values()),
         rule=config.rule,
-        steps=base.steps,
+        steps=config.steps_for(base.steps),
         kept_flags=_kept_flags(base, settings),
     )
 
@@ -77,34 +76,30 @@ class _Plan:
     """What is tried, in which order, and what came of it."""
 
     def __init__(
-        self,
-        base: Simulation,
-        hardware: HardwareConfig,
-        config: TuneConfig,
-        on_progress: OnProgress,
+        self, source: Source, settings: TuneSettings, base: Simulation, on_progress: OnProgress
     ):
         self.outcomes: dict[Setting, Outcome] = {}
+        self._source = source
+        self._settings = settings
         self._base = base
-        self._hardware = hardware
-        self._config = config
         self._on_progress = on_progress
         self._done = 0
 
     def run(self) -> None:
         """Do both rounds."""
-        start = _setting(self._base, self._hardware)
+        start = _setting(self._base, self._settings.sim.hardware)
         if start.sampler_chips:
             start = self._best_split(start)
         self._try(self._schedules(start), to_come=0)
 
     def _best_split(self, start: Setting) -> Setting:
         """Return the start with the fastest split."""
-        tried = splits(self._config, start, unit=replica_unit(self._hardware))
-        fitting = [setting for setting in tried if _fits(self._hardware, setting)]
+        config, unit = self._settings.tune, replica_unit(self._settings.sim.hardware)
+        fitting = [setting for setting in splits(config, start, unit=unit) if self._fits(setting)]
         if not fitting:
             raise ConfigError(
-                f"tune.sampler_shares must leave room for the model on both sides, got "
-                f"{self._config.sampler_shares}; raise --sim.hardware.learner-chips or set "
+                "tune.sampler_shares must leave room for the model on both sides, got "
+                f"{config.sampler_shares}; raise --sim.hardware.learner-chips or set "
                 "--tune.sampler-shares"
             )
         self._try(fitting, to_come=len(self._schedules(start)))
@@ -113,13 +108,14 @@ class _Plan:
 
     def _schedules(self, start: Setting) -> list[Setting]:
         return schedules(
-            self._config,
+            self._settings.tune,
             start,
             group_size=self._base.rollout.group_size,
             batch_groups=self._base.schedule.batch_groups,
         )
 
     def _try(self, settings: Sequence[Setting], *, to_come: int) -> None:
+        config = self._settings.tune
         new = [setting for setting in settings if setting not in self.outcomes]
         planned = self._done + len(new) + to_come
         self._on_progress(self._done, planned)
@@ -128,52 +124,77 @@ class _Plan:
             self._done += 1
             self._on_progress(self._done, planned)
 
-        simulate_one = partial(simulate_setting, self._base, self._hardware)
-        outcomes = run_all(simulate_one, new, workers=self._config.processes, on_done=note)
+        trials = [_Trial(setting, self._simulation(setting)) for setting in new]
+        outcomes = run_all(try_out, trials, workers=config.processes, on_done=note)
         self.outcomes |= zip(new, outcomes, strict=True)
 
+    def _fits(self, setting: Setting) -> bool:
+        try:
+            self._simulation(setting)
+        except ConfigError:
+            return False
+        return True
 
-def simulate_setting(base: Simulation, hardware: HardwareConfig, setting: Setting) -> Outcome:
-    """Simulate the base with one setting.
+    def _simulation(self, setting: Setting) -> Simulation:
+        """Return the base with one setting, and as long as a trial is."""
+        base, config = self._base, self._settings.tune
+        if setting.sampler_chips:
+            base = resolve(self._source, _with_split(self._settings, setting))
+        schedule = replace(
+            base.schedule, max_mean_lag=setting.max_mean_lag, max_lag=setting.max_lag
+        )
+        return replace(
+            base,
+            schedule=schedule,
+            rollout=replace(base.rollout, max_episodes=setting.episodes),
+            steps=config.steps_for(base.steps),
+        )
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A setting, and the simulation that says what it is worth."""
+
+    setting: Setting
+    simulation: Simulation
+
+
+def try_out(trial: _Trial) -> Outcome:
+    """Simulate one setting.
 
     Raises:
       HeadraceError: if the simulation fails; it can be sent to another process.
     """
     try:
-        return _outcome(setting, simulate(_changed(base, hardware, setting)))
+        report = simulate(trial.simulation)
     except BaseExceptionGroup as error:
-        raise HeadraceError(f"the simulation of {setting} failed: {innermost(error)}") from error
-
-
-def _changed(base: Simulation, hardware: HardwareConfig, setting: Setting) -> Simulation:
-    schedule = replace(base.schedule, max_mean_lag=setting.max_mean_lag, max_lag=setting.max_lag)
-    rollout = replace(base.rollout, max_episodes=setting.episodes)
-    changed = replace(base, schedule=schedule, rollout=rollout)
-    if not setting.sampler_chips:
-        return changed
-    hardware = _split(hardware, setting)
-    return replace(
-        changed,
-        sampler=sampler_costs(hardware, rows=base.sampler.rows),
-        learner=replace(base.learner, token_seconds=learner_token_seconds(hardware)),
-        sampler_share=setting.sampler_chips / (setting.sampler_chips + setting.learner_chips),
+        cause = innermost(error)
+        raise HeadraceError(f"the simulation of {trial.setting} failed: {cause}") from error
+    return Outcome(
+        setting=trial.setting,
+        groups_per_second=report.groups_per_second,
+        efficiency=report.efficiency,
+        waste=report.waste,
+        lag_mean=report.lag.mean,
+        lag_max=report.lag.max,
+        bottleneck=report.bottleneck,
     )
 
 
-def _split(hardware: HardwareConfig, setting: Setting) -> HardwareConfig:
-    return replace(
-        hardware, sampler_chips=setting.sampler_chips, learner_chips=setting.learner_chips
+def _applicable(config: TuneConfig, schedule: Schedule) -> TuneConfig:
+    """Leave out what the rest of the schedule forbids or gives no meaning to."""
+    least = schedule.publish_every - 1
+    allowed = tuple(eta for eta in config.mean_lags if eta >= least)
+    multiples = (1,) if schedule.deterministic else config.lag_multiples  # K has no effect there
+    return replace(config, mean_lags=allowed or (least,), lag_multiples=multiples)
+
+
+def _with_split(settings: TuneSettings, setting: Setting) -> TuneSettings:
+    sim = settings.sim
+    hardware = replace(
+        sim.hardware, sampler_chips=setting.sampler_chips, learner_chips=setting.learner_chips
     )
-
-
-def _fits(hardware: HardwareConfig, setting: Setting) -> bool:
-    split = _split(hardware, setting)
-    try:
-        sampler_costs(split)
-        learner_token_seconds(split)
-    except ConfigError:
-        return False
-    return True
+    return replace(settings, sim=replace(sim, hardware=hardware))
 
 
 def _setting(base: Simulation, hardware: HardwareConfig) -> Setting:
@@ -184,18 +205,6 @@ def _setting(base: Simulation, hardware: HardwareConfig) -> Setting:
         episodes=base.rollout.max_episodes,
         sampler_chips=hardware.sampler_chips if has_chips else 0,
         learner_chips=hardware.learner_chips if has_chips else 0,
-    )
-
-
-def _outcome(setting: Setting, report: Report) -> Outcome:
-    return Outcome(
-        setting=setting,
-        groups_per_second=report.groups_per_second,
-        efficiency=report.efficiency,
-        waste=report.waste,
-        lag_mean=report.lag.mean,
-        lag_max=report.lag.max,
-        bottleneck=report.bottleneck,
     )
 
 

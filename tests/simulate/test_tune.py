@@ -92,6 +92,21 @@ def test_the_fastest_split_is_used_for_the_schedules():
     assert findings.kept_flags == ""
 
 
+@pytest.mark.parametrize(
+    ("schedule", "tried"),
+    [
+        ({"publish_every": 2, "max_mean_lag": 1}, {(2, 8)}),  # eta >= 1
+        ({"publish_every": 4, "max_mean_lag": 3}, {(3, 12)}),
+        ({"deterministic": True}, {(0, 0), (2, 2)}),  # lockstep has one bound
+    ],
+)
+def test_what_the_rest_of_the_schedule_rules_out_is_not_tried(schedule, tried):
+    settings = small_balanced(loads=(1.0,))
+    settings = replace(settings, schedule=replace(settings.schedule, max_lag=16, **schedule))
+    outcomes = tune(SCENARIOS["balanced"](), settings, on_progress=ignore).outcomes
+    assert {(o.setting.max_mean_lag, o.setting.max_lag) for o in outcomes} == tried
+
+
 def test_a_model_that_fits_on_no_split_is_refused():
     settings = small_agent()
     hardware = replace(settings.sim.hardware, parameters=60e9)  # the learner needs 12 chips
