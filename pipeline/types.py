@@ -193,13 +193,13 @@ class Trajectory:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        lengths = [
+        lengths = {
             len(self.tokens),
             len(self.loss_mask),
             len(self.rollout_logprobs),
             len(self.policy_versions),
-        ]
-        if len(set(lengths)) != 1:
+        }
+        if len(lengths) != 1:
             raise ValueError(f"arrays of a trajectory differ in length: {lengths}")
         if not math.isfinite(self.reward):
             raise ValueError(f"the reward of a trajectory must be finite, got {self.reward}")
@@ -208,23 +208,25 @@ class Trajectory:
         if self.turns:
             self._check_turns(self.loss_mask.tobytes())
 
-    # These run for every trajectory, so mostly on lists: for the usual some fifty tokens they
-    # take half the time of NumPy's comparisons.
+    # `count_nonzero` takes a third of the time of `any` and `all`, and every trajectory pays it.
 
     def _check_not_sampled(self, mask: Bools) -> None:
-        if set(self.policy_versions[mask].tolist()) - {NO_VERSION}:
+        if np.count_nonzero(self.policy_versions[mask] != NO_VERSION):
             raise ValueError("a token that was not sampled has a policy version")
         if np.count_nonzero(self.rollout_logprobs[mask]):
             raise ValueError("a token that was not sampled has a logprob other than 0")
 
     def _check_sampled(self, mask: Bools) -> None:
-        versions = self.policy_versions[mask].tolist()
-        if versions != sorted(versions) or (versions and versions[0] < 0):
-            raise ValueError(f"policy versions must be >= 0 and non-decreasing, got {versions}")
-        logprobs = self.rollout_logprobs[mask].tolist()
-        finite = math.isfinite(sum(logprobs))  # as NaN and infinities survive a sum
-        if not finite or max(logprobs, default=0.0) > _LOGPROB_ROUNDING:
-            raise ValueError(f"logprobs must be finite and <= 0, got {logprobs}")
+        versions = self.policy_versions[mask]
+        falls = np.count_nonzero(versions[1:] < versions[:-1])
+        if falls or (len(versions) and versions[0] < 0):
+            text = versions.tolist()
+            raise ValueError(f"policy versions must be >= 0 and non-decreasing, got {text}")
+        logprobs = self.rollout_logprobs[mask]
+        good = (logprobs <= _LOGPROB_ROUNDING) & (logprobs > -np.inf)  # false for NaN
+        if np.count_nonzero(good) != len(logprobs):
+            text = logprobs.tolist()
+            raise ValueError(f"logprobs must be finite and <= 0, got {text}")
 
     def _check_turns(self, mask: bytes) -> None:
         spans = bytearray(len(mask))
