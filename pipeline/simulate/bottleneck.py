@@ -47,11 +47,8 @@ def describe_bottleneck(pools: Pools, schedule: Schedule) -> str:
     name = max(_LOSSES, key=lambda name: pools.generation.get(name, 0.0))
     share = pools.generation.get(name, 0.0)
     starved = pools.learner.get("starved", 0.0)
-    if share < _SMALL:
-        return (
-            f"generation: its slots are all busy, and the learner waits {starved:.0%} of the time "
-            "for groups; give generation more of the devices"
-        )
+    if share < _SMALL or 2 * share < starved:
+        return _generation_limits(pools, starved)
     what, remedy = _LOSSES[name]
     numbers = {
         "share": f"{share:.0%}",
@@ -61,6 +58,14 @@ def describe_bottleneck(pools: Pools, schedule: Schedule) -> str:
     }
     waits = f", and the learner waits {starved:.0%} of the time" if starved >= _SMALL else ""
     return f"{what.format(**numbers)}{waits}; {remedy.format(**numbers)}"
+
+
+def _generation_limits(pools: Pools, starved: float) -> str:
+    idle = sum(pools.generation.get(reason, 0.0) for reason in (CAPPED, WAITING, MEMORY))
+    return (
+        f"generation: its slots are busy {1 - idle:.0%} of the time, while the learner waits "
+        f"{starved:.0%} of the time for groups; give generation more of the devices"
+    )
 
 
 def _learner_limits(pools: Pools, busy: float) -> str:

@@ -1,0 +1,102 @@
+"""`headrace simulate`: one JSON object or a readable report; mistakes are one message."""
+
+import json
+
+import pytest
+
+from headrace.pipeline.cli import run
+
+BALANCED = [
+    "simulate", "balanced", "--sim.rows", "16", "--sim.batch-groups", "4", "--sim.latency",
+    "pareto", "--schedule.max-mean-lag", "4", "--schedule.max-lag", "16", "--run.steps", "20",
+]  # fmt: skip
+ACCOUNT = {
+    "useful", "starved", "capped", "sync", "dropped", "recompute", "padding", "evaluation",
+}  # fmt: skip
+
+
+def test_json_is_one_object_and_nothing_else(capsys):
+    assert run([*BALANCED, "--json"]) == 0
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert captured.err == ""
+    assert 0 < report["efficiency"] <= 1
+    assert 0 <= report["waste"] < 1
+    assert set(report["lag"]) == {"mean", "max", "histogram"}
+    assert report["lag"]["mean"] <= 4
+    assert report["lag"]["max"] <= 16
+    assert sum(report["lag"]["histogram"].values()) == 20 * 4
+    assert set(report["account"]) >= ACCOUNT
+    assert sum(report["account"].values()) == pytest.approx(1.0, abs=0.01)
+    assert isinstance(report["bottleneck"], str)
+    assert report["virtual_seconds"] >= 5
+    assert report["host_microseconds_per_turn"] > 0
+    assert report["turns"] == report["episodes"] >= 80
+    assert report["in_flight_max"] == 16
+    assert len(report["dropped_by_length_decile"]) == 10
+
+
+def test_the_readable_report_says_it_all(capsys):
+    assert run(BALANCED) == 0
+    text = capsys.readouterr().out
+    for part in ("efficiency", "waste", "lag in versions", "useful", "starved", "What limits it"):
+        assert part in text
+
+
+def test_the_number_of_episodes_alone_decides_rows_and_batches(capsys):
+    arguments = ["simulate", "balanced", "--sim.episodes", "64", "--run.steps", "4", "--json"]
+    assert run(arguments) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["in_flight_max"] == 64
+    assert sum(report["lag"]["histogram"].values()) == 4 * 16
+    assert report["ideal"]["learner"] == 4 * 16 / 64
+
+
+def test_a_recipe_for_training_can_be_simulated(capsys):
+    arguments = ["simulate", "calculator", "--run.steps", "2", "--rollout.group-size", "4"]
+    assert run([*arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["scenario"] == "calculator"
+    assert sum(report["lag"]["histogram"].values()) == 2 * 15
+    assert report["account"]["padding"] > 0
+    hardware = ["--sim.hardware.chip", "v5p", "--sim.tokens.turn", "4"]
+    assert run([*arguments, *hardware, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["virtual_seconds"] != report["virtual_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "simulate needs a recipe"),
+        (["--json"], "simulate needs a recipe"),
+        (["balancd"], "built-in scenarios: balanced"),
+        (["no/such.toml"], "no recipe file"),
+        (["balanced", "--sim.rowss", "3"], "--sim.rows"),
+        (["balanced", "--sim.rows", "0"], "sim.rows must be >= 1"),
+        (["balanced", "--sim.latency", "gaussian"], "gaussian"),
+        (["balanced", "--sim.latency", "recipe"], "set --sim.latency lognormal"),
+        (["balanced", "--sim.turns", "100"], "sim.turns must be <= rollout.max_turns (64)"),
+        (["balanced", "--sim.tokens.turn", "9"], "sim.tokens has no effect in balanced"),
+        (["balanced", "--sim.hardware.chip", "v4"], "sim.hardware has no effect in balanced"),
+        (["balanced", "--sim.trace", "x.jsonl"], "sim.trace has no effect in balanced"),
+        (["balanced", "--schedule.max-lag", "1"], "max_lag must be >= max_mean_lag"),
+        (["balanced", "--run.steps", "0"], "run.steps must be >= 1"),
+        (["balanced", "--model.width", "64"], "--model.width"),
+        (["calculator", "--sim.trace", "none.jsonl"], "none.jsonl"),
+        (["calculator", "--sim.speeds.sampler.row-seconds", "-1"], "row_seconds must be >= 0"),
+    ],
+)
+def test_a_mistake_is_one_message(arguments, message, capsys):
+    try:
+        code = run(["simulate", *arguments])
+    except SystemExit as stop:  # the parser's own
+        code = stop.code
+    captured = capsys.readouterr()
+    assert code == 2
+    assert "Traceback" not in captured.err
+    assert message in captured.err + captured.out
+
+
+def test_a_simulated_run_that_fails_exits_like_a_run(capsys):
+    assert run([*BALANCED, "--sim.failure-probability", "1.0"]) == 1
+    assert "the simulated environment broke" in capsys.readouterr().err
