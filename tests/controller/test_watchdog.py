@@ -15,7 +15,7 @@ ALONE = replace(ROLLOUT, group_size=1)
 
 
 class AllKinds(Run):
-    """Six groups, of which one hangs in each kind of call, and an evaluation in another."""
+    """Groups of which one hangs in each kind of call, and an evaluation that hangs."""
 
     def __init__(self):
         super().__init__(
@@ -70,6 +70,7 @@ def test_it_says_who_waits_for_what_since_when_in_every_kind_of_wait():
         "4.0 (task '4'): environment close, for 7.0 s of at most 10 s",
         "5.0 (task '5'): sample, for 9.0 s of at most 600 s",
         "6.0 (task '6'): environment open, for 6.0 s of at most 20 s",
+        "7.0 (task '7'): environment open, for 6.0 s of at most 20 s",
     ]
     ages = [float(line.split(" for ")[1].split()[0]) for line in episodes]
     assert ages == sorted(ages, reverse=True)

@@ -42,6 +42,7 @@ class FakePolicy:
         """
         self.version = 0
         self.versions = [0]
+        self.published_at = [0.0]
         self.updates = 0
         self.held: Counter[int] = Counter()
         self.sampling = 0
@@ -116,6 +117,7 @@ class FakePolicy:
             await self._hook("publish", version)
             self.version = version
             self.versions.append(version)
+            self.published_at.append(trio.current_time())
             await self._hook("acknowledge", version)
 
     @contextmanager
