@@ -102,7 +102,9 @@ class _Plan:
                 f"{config.sampler_shares}; raise --sim.hardware.learner-chips or set "
                 "--tune.sampler-shares"
             )
-        self._try(fitting, to_come=len(self._schedules(start)))
+        chips = {"sampler_chips": start.sampler_chips, "learner_chips": start.learner_chips}
+        already = replace(fitting[0], **chips)
+        self._try(fitting, to_come=len(set(self._schedules(start)) - {already}))
         best = max(self.outcomes.values(), key=_groups_per_second).setting
         return replace(start, sampler_chips=best.sampler_chips, learner_chips=best.learner_chips)
 

@@ -81,7 +81,11 @@ def test_rows_and_batch_are_kept_where_they_would_follow_the_episodes():
 
 
 def test_the_fastest_split_is_used_for_the_schedules():
-    findings = tune(SCENARIOS["agent"](), small_agent(), on_progress=ignore)
+    planned = set()
+    findings = tune(
+        SCENARIOS["agent"](), small_agent(), on_progress=lambda _, total: planned.add(total)
+    )
+    assert planned == {len(findings.outcomes)}
     splits, schedules = findings.outcomes[:2], findings.outcomes[2:]
     assert [(o.setting.sampler_chips, o.setting.learner_chips) for o in splits] == [
         (16, 16), (24, 8),
