@@ -19,9 +19,34 @@ from typing import TypeVar
 import trio
 import trio._core._run as trio_run
 from trio.lowlevel import Abort, Task
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 T = TypeVar("T")
+
+
+class VirtualClock(trio.abc.Clock):
+    """A clock for trio that stands still unless it is set.
+
+    Attributes:
+      now: virtual seconds.
+      deadline: the next one that any task has; trio says it each time it looks how long to sleep.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.deadline = math.inf
+
+    def start_clock(self) -> None:
+        """Do nothing: it starts at 0."""
+
+    def current_time(self) -> float:
+        """Return virtual seconds."""
+        return self.now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Return that there is no need to sleep, or nothing to wake up for."""
+        self.deadline = deadline
+        return 0.0 if deadline <= self.now else math.inf
 
 
 @dataclass(slots=True)
@@ -34,19 +59,18 @@ class _Sleeper:
 
 @dataclass
 class Timers:
-    """Everything that is due, and the clock that jumps to it.
+    """Everything that is due, and the clock that jumps to it."""
 
-    Attributes:
-      now: virtual seconds since the start. An entry that is due sees exactly its own time here,
-        while `trio.current_time` may differ from it by a rounding.
-    """
-
-    now: float = 0.0
-    _clock: MockClock = field(default_factory=MockClock)
+    _clock: VirtualClock
     _due: list[tuple[float, int, _Sleeper]] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _instant_ends: list[Callable[[], bool]] = field(default_factory=list)
     _advances: list[Callable[[float], None]] = field(default_factory=list)
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the start; exactly its own time for an entry that is due."""
+        return self._clock.now
 
     def at_instant_end(self, settle: Callable[[], bool]) -> None:
         """Call `settle` whenever all tasks are blocked; true if it woke one of them."""
@@ -62,7 +86,7 @@ class Timers:
             await trio.lowlevel.checkpoint_if_cancelled()
             return
         sleeper = _Sleeper(trio.lowlevel.current_task())
-        self._push(self.now + seconds, sleeper)
+        self._push(self._clock.now + seconds, sleeper)
 
         def abort(_: object) -> Abort:
             sleeper.live = False
@@ -87,18 +111,15 @@ class Timers:
                 self._jump()
 
     def _jump(self) -> None:
-        deadline_seconds = trio.lowlevel.current_statistics().seconds_to_next_deadline
         while self._due and not self._due[0][2].live:
             heapq.heappop(self._due)
-        due = self._due[0][0] if self._due else math.inf
-        seconds = min(due - trio.current_time(), deadline_seconds)
-        if math.isinf(seconds):
+        clock = self._clock
+        target = min(self._due[0][0] if self._due else math.inf, clock.deadline)
+        if math.isinf(target):
             raise RuntimeError("every task waits and nothing is due: the simulation is deadlocked")
-        target = due if due - trio.current_time() <= deadline_seconds else self.now + seconds
         for watch in self._advances:
-            watch(target - self.now)
-        self._clock.jump(max(seconds, 0.0))
-        self.now = target
+            watch(target - clock.now)
+        clock.now = target
         while self._due and self._due[0][0] <= target:
             _, _, sleeper = heapq.heappop(self._due)
             if sleeper.live and sleeper.task is not None:
@@ -114,7 +135,8 @@ def run_virtually(main: Callable[[Timers], Awaitable[T]], *, seed: int) -> T:
     Equal seeds give equal runs, whatever ran before: also the order in which trio runs the
     tasks that are ready at one instant is drawn from the seed.
     """
-    timers = Timers()
+    clock = VirtualClock()
+    timers = Timers(clock)
 
     async def run_main() -> T:
         async with trio.open_nursery() as nursery:
@@ -124,7 +146,7 @@ def run_virtually(main: Callable[[Timers], Awaitable[T]], *, seed: int) -> T:
         return result
 
     with _seeded_scheduling(seed):
-        return trio.run(run_main, clock=timers._clock)
+        return trio.run(run_main, clock=clock)
 
 
 @contextmanager
