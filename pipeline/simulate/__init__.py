@@ -1,14 +1,20 @@
 """The real controller, ledger and rollout code under a virtual clock, with simulated parts.
 
-Hours of a large run pass in seconds, and the same settings give the same numbers: nothing here
-reads a real clock, JAX or a device. `run.simulate` is the way in; its order is that of a run:
+Hours of a large run pass in seconds, and the same settings give the same numbers: no result
+depends on a real clock, on chance or on a device, and nothing here imports JAX. `run.simulate` is
+the way in; in the order of a run:
 
-  scenarios    settings by name, and what they mean        -> `Simulation`
-  workload     what episodes do: turns, lengths, latencies
-  environment  one episode's environment, and its text
+  catalogue    the scenarios by name; `recipes` makes one of a recipe for training
+  scenarios    settings, and what they mean                  -> `Simulation`
+  hardware     chips and a model, of which `costs` makes seconds
+  workload     what episodes do: turns, lengths, latencies, drawn (`draws`) or recorded (`trace`)
+  run          the controller and its stages, under virtual time (`timers`)
+  environment  one episode's environment, and the few numbers that are said
   sampler      requests take the time that a cost model says (`decoding`)
-  learner      so does an update
+  learner      and so does an update
   episodes     who was in flight, for how long, and what became of the work
-  account      where all device time went, and what an ideal schedule would need
-  report       the numbers and the bottleneck in words
+  account      where all device time went
+  report       the numbers, and in words what limits the run
+
+`tune` runs many of these and recommends settings.
 """

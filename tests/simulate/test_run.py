@@ -67,10 +67,13 @@ def test_the_account_closes_and_the_bounds_hold(
     seed, eta, slack, failing, rows, kv_tokens, group_size
 ):
     rng = random.Random(seed)
+    every = rng.randint(1, eta + 1)
     simulation = recipe_simulation(
         schedule={
             "max_mean_lag": eta,
             "max_lag": eta + slack,
+            "publish_every": every,
+            "over_age": rng.choice(["drop", "mask"]),
             "deterministic": rng.random() < 0.3,
         },
         rollout={"group_size": group_size, "failure": rng.choice(["retry", "drop"])},
