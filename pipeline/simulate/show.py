@@ -34,7 +34,7 @@ def bar(share: float, cells: int) -> str:
 
     Example:
       >>> bar(0.5, 4), bar(0.3, 4), bar(0.0, 4)
-      ('██', '█▏', '')
+      ('██', '█▎', '')
     """
     eighths = round(min(max(share, 0.0), 1.0) * cells * 8)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
