@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from typing import assert_never
 
 import trio
 
@@ -317,6 +318,12 @@ class Controller:
                 dropped[lost.task.id] = lost.task
             case ledger.Reissue():
                 self._again.append((dropped[decision.task_id], decision.attempt))
+            case ledger.Retry():
+                pass  # the member's own task goes on, see `_conclude`
+            case ledger.Restart():
+                raise AssertionError("only a ledger that was told of a restart says so")
+            case _:
+                assert_never(decision)
 
     def _end(self) -> None:
         """Give up what is outstanding; nothing more starts."""

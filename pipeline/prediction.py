@@ -7,15 +7,18 @@ holds the run up; it comes when it is ready.
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import trio
 
 from .groups.schedule import Schedule
 from .rollout.config import RolloutConfig
 
-UPDATES = 10  # enough to get past the ramp at the start
-MOST_TURNS = 10_000  # some seconds of one core
+FEWEST_UPDATES = 10  # to get past the ramp at the start
+MOST_TURNS = 20_000  # some seconds of one core
+DEADLINE_SECONDS = 300.0
 NICE = ("nice", "-n", "10")  # the run itself comes first
 
 
@@ -39,30 +42,45 @@ def describe_bounds(schedule: Schedule) -> str:
     )
 
 
+def updates_to_simulate(schedule: Schedule) -> int:
+    """Return after how many updates groups have been dropped for their age, if they ever are."""
+    return max(FEWEST_UPDATES, 3 * (schedule.max_lag + 1))
+
+
 def is_quick(schedule: Schedule, rollout: RolloutConfig) -> bool:
     """Whether a simulation of the first updates is a matter of seconds."""
     turns = schedule.batch_groups * rollout.group_size * rollout.max_turns
-    return UPDATES * turns <= MOST_TURNS
+    return updates_to_simulate(schedule) * turns <= MOST_TURNS
 
 
-async def predict(config: Path) -> str:
+async def predict(config: Path, updates: int) -> str:
     """Simulate the first updates of a run; say in one line what came out.
+
+    It never fails: a run doesn't depend on what is said of it.
 
     Args:
       config: the run's resolved configuration, a recipe.
     """
+    with trio.move_on_after(DEADLINE_SECONDS):
+        try:
+            return _in_words(await _simulate(config, updates), updates)
+        except (OSError, ValueError, KeyError, subprocess.CalledProcessError) as error:
+            return f"no prediction: {type(error).__name__}: {error}; try headrace simulate"
+    return f"no prediction within {DEADLINE_SECONDS:g} s; try headrace simulate"
+
+
+async def _simulate(config: Path, updates: int) -> Mapping[str, Any]:
     command = [*NICE, sys.executable, "-m", "headrace", "simulate", str(config), "--json"]
     process = await trio.run_process(
-        [*command, "--run.steps", str(UPDATES)],
-        capture_stdout=True,
-        stderr=subprocess.DEVNULL,
-        check=False,
+        [*command, "--run.steps", str(updates)], capture_stdout=True, stderr=subprocess.DEVNULL
     )
-    if process.returncode != 0:
-        return "no prediction: the simulation failed; see headrace simulate"
-    report = json.loads(process.stdout)
-    return (
-        f"a simulation at assumed speeds predicts an efficiency of {report['efficiency']:.2f} and "
-        f"{report['waste']:.0%} of dropped work; what limits it: {report['bottleneck']}"
-    )
+    report: Mapping[str, Any] = json.loads(process.stdout)
+    return report
 
+
+def _in_words(report: Mapping[str, Any], updates: int) -> str:
+    return (
+        f"a simulation of {updates} updates at assumed speeds predicts an efficiency of "
+        f"{report['efficiency']:.2f} and {report['waste']:.0%} of dropped work; what limits it: "
+        f"{report['bottleneck']}"
+    )

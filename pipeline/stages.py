@@ -72,6 +72,7 @@ class Update:
 
 
 _DEADLINES = (
+    "prepare_deadline_seconds",
     "batch_deadline_seconds",
     "update_deadline_seconds",
     "publish_deadline_seconds",
@@ -94,6 +95,8 @@ class ControllerConfig:
     """auto: as many episodes as keep the sampler busy; fixed: always rollout.max_episodes."""
     group_failures: int = 32
     """So many failed groups in a row end the run, and ten times as many of equal rewards."""
+    prepare_deadline_seconds: float = 7200.0
+    """Deadline of compiling all programs, and of the warm start."""
     batch_deadline_seconds: float = 3600.0
     """The learner waits at most so long for a batch."""
     update_deadline_seconds: float = 1800.0
@@ -105,7 +108,8 @@ class ControllerConfig:
     exit_deadline_seconds: float = 60.0
     """What doesn't end so long after the run was ended is ended by force; see the docs."""
     stall_seconds: float = 0.0
-    """A run in which nothing moves for so long is ended; 0: the longest deadline, and a minute."""
+    """A run in which nothing moves for so long is ended. 0: a minute longer than the longest of
+    the deadlines of updates, publishes and the calls of episodes."""
 
     def __post_init__(self) -> None:
         known = self.concurrency in ("auto", "fixed")

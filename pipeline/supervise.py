@@ -62,7 +62,7 @@ def forced_end(
 
     Foreign code may refuse to be cancelled. Where the run has not ended `after_seconds` after it
     was cancelled, what still waits is written to standard error and the process ends at once,
-    with exit code 70 and nothing closed any more.
+    with exit code 70: nothing is closed and no summary written any more.
 
     Yields:
       A function to run as a task of the run's nursery: its cancellation starts the time.
@@ -70,14 +70,18 @@ def forced_end(
     started: list[tuple[float, float]] = []
 
     def end() -> None:
-        ((trio_time, monotonic),) = started
+        try:
+            say_why(*started[0])
+        finally:  # whatever a closed pipe or a foreign name does
+            os._exit(FORCED_EXIT_CODE)
+
+    def say_why(trio_time: float, monotonic: float) -> None:
         lines = "\n  ".join(describe(trio_time + time.monotonic() - monotonic))
         sys.stderr.write(
             f"headrace: the run can't end in order: {after_seconds:g} s after its end these still "
             f"wait and don't let themselves be cancelled; ended by force\n  {lines}\n"
         )
         sys.stderr.flush()
-        os._exit(FORCED_EXIT_CODE)
 
     timer = threading.Timer(after_seconds, end)
     timer.daemon = True

@@ -7,7 +7,7 @@ run's files are whole whenever it ends; a signal ends it in order, with all envi
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from .assemble import (
     make_sft_learner,
 )
 from .config import Recipe
-from .controller import Controller, Stages, Update
+from .controller import LISTED_EPISODES, Controller, Stages, Update
 from .errors import stage
 from .evaluate import evaluate, for_evaluation
 from .journal import Journal, Totals
@@ -36,9 +36,10 @@ from .observe.metrics import peak_rss_bytes
 from .observe.run_directory import RunDirectory
 from .observe.view import View
 from .offline.sft import warm_start
-from .prediction import describe_bounds, is_quick, predict
+from .prediction import describe_bounds, is_quick, predict, updates_to_simulate
 from .rollout.group import Flight
 from .supervise import describe_on_signal, forced_end, guard_loop, stop_on_signal
+from .waits import Waits
 from .weight_sync import Convert, compile_convert, publish
 
 REFRESH_SECONDS = 0.25
@@ -59,6 +60,8 @@ class Job:
         self._view = view
         self._learner_busy_seconds: Callable[[], float] = float  # 0 until there is a learner
         self._params_sha256: str | None = None
+        self._waits = Waits()
+        self._flight = Flight()  # of the evaluations before and after training
         self._controller: Controller | None = None
         self.interrupted_by: signal.Signals | None = None
 
@@ -127,10 +130,20 @@ class Job:
         recipe = self._recipe
         self._view.note(describe_bounds(recipe.schedule))
         if recipe.run.predict and is_quick(recipe.schedule, recipe.rollout):
-            self._view.note(await predict(self._directory.path / "config.toml"))
+            updates = updates_to_simulate(recipe.schedule)
+            self._view.note(await predict(self._directory.path / "config.toml", updates))
+        elif recipe.run.predict:
+            self._view.note("too large to predict on the side; see headrace simulate")
 
     def _describe(self, now: float) -> Sequence[str]:
-        return ["not training yet"] if self._controller is None else self._controller.describe(now)
+        controller = [] if self._controller is None else self._controller.describe(now)
+        episodes = self._flight.describe(now, most=LISTED_EPISODES)
+        return [*self._waits.describe(now), *episodes, *controller]
+
+    def _preparing(self, name: str, what: str) -> AbstractContextManager[None]:
+        deadline = self._recipe.controller.prepare_deadline_seconds
+        setting = "--controller.prepare-deadline-seconds"
+        return self._waits.on(name, what, deadline, setting=setting)
 
     def _stop(self, run_scope: trio.CancelScope, number: signal.Signals) -> None:
         self.interrupted_by = number
@@ -146,15 +159,16 @@ class Job:
 
     async def _run_phases(self, journal: Journal, compilations: CompilationCounter) -> None:
         learner, convert = await self._prepare()
-        with stage("weight_sync"):
+        with self._preparing("weight_sync", "publishing 0"):
             await self._publish(learner, convert, 0)
         compilations.mark()
         await self._evaluate("before", journal)
         await self._reinforce(learner, convert, journal)
         await self._evaluate("after", journal)
-        self._params_sha256 = await self._parts.sampler.device.run(
-            lambda: fingerprint(learner.params)
-        )
+        with self._preparing("learner", "hashing the parameters"):
+            self._params_sha256 = await self._parts.sampler.device.run(
+                lambda: fingerprint(learner.params)
+            )
 
     async def _prepare(self) -> tuple[Learner, Convert]:
         """Make the learners, compile all programs, and warm the policy up by imitation."""
@@ -165,7 +179,7 @@ class Job:
         self._learner_busy_seconds = partial(getattr, learner, "busy_seconds")
         imitator: Learner = await device.run(partial(make_sft_learner, recipe, parts, params))
         self._view.phase("compiling")
-        with stage("compile"):
+        with self._preparing("compile", "the programs of sampler and learner"):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(learner.compile)
                 nursery.start_soon(trio.to_thread.run_sync, parts.sampler.compile)
@@ -174,7 +188,7 @@ class Job:
             await trio.lowlevel.checkpoint_if_cancelled()  # a compiler can't be interrupted
             convert: Convert = await device.run(partial(compile_convert, unstack, params))
         if recipe.warm_start.steps > 0:
-            with stage("warm_start"):
+            with self._preparing("warm_start", "imitating scripts"):
                 await self._warm_start(imitator)
                 await learner.adopt(imitator.params)
         return learner, convert
@@ -209,6 +223,7 @@ class Job:
                 parts.held_out,
                 seed=self._recipe.run.seed,
                 deadline_seconds=config.deadline_seconds,
+                flight=self._flight,
             )
         journal.evaluated(when, evaluation)
 
@@ -254,6 +269,7 @@ class Job:
         self._view.phase("training")
         with journal.phase(controller):
             await controller.run()
+        self._controller = None
 
     async def _refresh_view(self) -> None:
         while True:

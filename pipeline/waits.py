@@ -46,7 +46,6 @@ class Waits:
 
     def __init__(self) -> None:
         self._open: dict[Wait, None] = {}
-        self.ended = 0
 
     @contextmanager
     def on(self, name: str, what: str, deadline_seconds: float, *, setting: str) -> Iterator[None]:
@@ -74,7 +73,6 @@ class Waits:
                     )
         finally:
             del self._open[wait]
-            self.ended += 1
 
     def describe(self, now: float) -> list[str]:
         """List the waits, the longest first. May be called from any thread."""

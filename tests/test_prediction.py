@@ -27,7 +27,7 @@ def test_a_prediction_is_one_line_and_a_failed_one_is_no_error(tmp_path):
     small.write_text("[rollout]\ngroup_size = 2\n[schedule]\nbatch_groups = 2\n", encoding="utf-8")
 
     async def main():
-        return await predict(small), await predict(tmp_path / "missing.toml")
+        return await predict(small, 3), await predict(tmp_path / "missing.toml", 3)
 
     good, bad = trio.run(main)
     assert "predicts an efficiency of 0." in good

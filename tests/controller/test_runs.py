@@ -1,7 +1,11 @@
 """Whole runs without faults: updates, bounds, caps, bookkeeping."""
 
+import threading
+import tracemalloc
 from collections import deque
 from dataclasses import replace
+
+import pytest
 
 from headrace.pipeline.groups.schedule import Schedule
 from tests.controller.harness import ROLLOUT, Run, check_laws
@@ -47,12 +51,35 @@ def test_episodes_in_flight_stay_within_their_cap():
     assert max(highest) == 6  # three groups of two
 
 
-def test_law_19_bookkeeping_stays_bounded():
-    run = Run(steps=200).go()
-    controller = vars(run.controller)
-    sizes = {
-        name: len(value)
-        for name, value in controller.items()
-        if isinstance(value, dict | list | set | deque)
-    }
-    assert max(sizes.values()) <= 8, sizes
+class Sizes:
+    """Takes updates, keeps none, and notes how much the run holds at each."""
+
+    def __init__(self, run):
+        self.run = run
+        self.held = []
+        self.threads = []
+        self.memory = []
+
+    def append(self, update):
+        parts = {**vars(self.run.controller), **vars(self.run.controller.flight)}
+        containers = [part for part in parts.values() if isinstance(part, dict | list | deque)]
+        self.held.append(max(len(container) for container in containers))
+        self.threads.append(threading.active_count())
+        self.memory.append(tracemalloc.get_traced_memory()[0])
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_law_19_500_steps_grow_neither_memory_nor_threads(deterministic):
+    schedule = replace(SCHEDULE, deterministic=deterministic)
+    run = Run(steps=500, schedule=schedule)
+    run.updates = sizes = Sizes(run)
+    tracemalloc.start()
+    try:
+        run.go()
+    finally:
+        tracemalloc.stop()
+    assert len(sizes.held) == 500
+    assert 1 <= max(sizes.held) <= 8
+    assert len(set(sizes.threads)) == 1
+    late, early = min(sizes.memory[400:]), max(sizes.memory[50:150])
+    assert late < early + 100_000  # bytes
