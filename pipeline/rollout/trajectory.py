@@ -7,7 +7,6 @@ logprob and a version. Both hold because nothing here ever decodes, edits or rem
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -81,7 +80,8 @@ class TrajectoryBuilder:
 
     def answered(self, result: StepResult, *, env_seconds: float) -> None:
         """Note the environment's answer to the turn appended last: reward, messages, info."""
-        self._turns[-1] = replace(self._turns[-1], env_seconds=env_seconds)
+        turn = self._turns[-1]
+        self._turns[-1] = Turn(turn.start, turn.end, turn.sample_seconds, env_seconds)
         self._reward += float(result.reward)
         self._info = dict(result.info)
         self.say(result.messages)
