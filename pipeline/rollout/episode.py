@@ -275,9 +275,7 @@ def _checked(result: StepResult) -> StepResult:
 
 def _number(name: str, value: Any) -> float:
     # The usual types first: `Real` is an abstract class, which takes twenty times as long.
-    number = (
-        float(value) if isinstance(value, float | int) or isinstance(value, Real) else math.nan
-    )
+    number = float(value) if isinstance(value, (float, int, Real)) else math.nan
     if not abs(number) <= LARGEST_NUMBER:  # not "greater", which NaN is not either
         raise ValueError(
             f"{name} must be a number from -{LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}, "
