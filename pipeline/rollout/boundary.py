@@ -5,6 +5,7 @@ from types import TracebackType
 
 import trio
 
+from ..errors import innermost
 from ..types import FailureKind
 
 
@@ -100,7 +101,8 @@ class Boundary:
         if self._scope.cancelled_caught:
             raise self._cancelled() from error
         if isinstance(error, Exception) and not isinstance(error, Fault) and self.what:
-            raise Fault(self._error_kind, f"{self.what}: {_describe(error)}") from error
+            text = f"{self.what}: {_describe(innermost(error))}"
+            raise Fault(self._error_kind, text) from error
 
     def _cancelled(self) -> Fault:
         if self._stopped is not None:
@@ -109,7 +111,7 @@ class Boundary:
         return Fault(self._timeout_kind, text)
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
     except Exception as worse:  # of a foreign __str__; nothing of it is worth a run

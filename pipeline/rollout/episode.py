@@ -77,7 +77,8 @@ class Episode:
 
     Two scopes: `_life` from opening the environment to having closed it, so that an environment
     may hold a nursery for that long; in it `_work`, all that lies between. A deadline missed
-    in `_work`, or `stop`, leaves time to close the environment in order.
+    in `_work`, or `stop`, leaves time to close the environment in order. Only one that has opened
+    in the very moment of its deadline is closed in a scope that is cancelled.
     """
 
     def __init__(self, rollout: Rollout, task: Task, identity: EpisodeIdentity):

@@ -63,6 +63,22 @@ def test_an_error_between_two_calls_is_the_owners():
         run(between)
 
 
+def test_an_error_in_a_nursery_of_the_call_is_told_without_its_wrapping():
+    async def lose(*_):
+        raise OSError("no such host")
+
+    async def in_nurseries():
+        boundary = Boundary()
+        with boundary:
+            boundary.call("step", ENV, 5.0)
+            async with trio.open_nursery() as outer, trio.open_nursery() as inner:
+                inner.start_soon(lose)
+                outer.start_soon(trio.sleep, 1.0)
+
+    with pytest.raises(Fault, match="step: OSError: no such host"):
+        run(in_nurseries)
+
+
 class Late(FakeEnv):
     """One of its calls returns in the very moment in which its deadline passes.
 
