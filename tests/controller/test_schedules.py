@@ -17,7 +17,7 @@ def run_to_its_end(data, deterministic):
 
 def run_until_cancelled(data):
     run = DrawnRun(data, deterministic=data.draw(st.booleans()))
-    at = data.draw(st.integers(0, 400), label="cancelled after tenths of a second") / 10
+    at = data.draw(st.integers(0, 1500), label="cancelled after tenths of a second") / 10
     try:
         run.go(deadline_seconds=at + 1e-3)
     except trio.TooSlowError:
