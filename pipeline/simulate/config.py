@@ -51,11 +51,12 @@ class SimConfig:
     """What is simulated. A setting without a value is the scenario's or the recipe's."""
 
     rows: int | None = None
-    """Rows of the sampler; in balanced the jobs that run at once, by default the episodes."""
+    """Rows of the sampler; in balanced generation and training do so many groups a second."""
     batch_groups: int | None = None
-    """Groups per update; in balanced by default a quarter of the episodes."""
+    """Groups per update, instead of schedule.batch_groups."""
     episodes: int | None = None
-    """Episodes in flight, at most; in balanced by default the rows."""
+    """Episodes in flight, at most; in balanced by default the rows, and if set there, bounds on
+    the lag that admit fewer are raised."""
     latency: Literal["constant", "exponential", "lognormal", "pareto", "recipe"] = "recipe"
     """How long environments take: a distribution, or the recipe's own env.latency."""
     latency_mean_seconds: float = 1.0

@@ -57,6 +57,23 @@ class Lag:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SimulatedSchedule:
+    """The schedule that was simulated, as in `Schedule`.
+
+    Attributes:
+      raised_for: as in `Simulation`.
+    """
+
+    batch_groups: int
+    max_mean_lag: int
+    max_lag: int
+    publish_every: int
+    deterministic: bool
+    over_age: str
+    raised_for: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """What a simulation found.
 
@@ -76,6 +93,7 @@ class Report:
     """
 
     scenario: str
+    schedule: SimulatedSchedule
     efficiency: float
     waste: float
     lag: Lag
@@ -104,6 +122,7 @@ def make_report(simulation: Simulation, measured: Measured, *, host_seconds: flo
     efficiency = measured.ideal.seconds / seconds if seconds > 0 else 1.0
     return Report(
         scenario=simulation.name,
+        schedule=_schedule(simulation),
         efficiency=efficiency,
         waste=_share(book.seconds[Fate.DROPPED], sum(book.seconds.values())),
         lag=_lag(used),
@@ -140,6 +159,19 @@ def dropped_by_decile(lengths: Lengths) -> tuple[float, ...]:
         useful = sum(lengths.useful[episode] for episode in episodes)
         shares.append(_share(dropped, dropped + useful))
     return tuple(shares)
+
+
+def _schedule(simulation: Simulation) -> SimulatedSchedule:
+    schedule = simulation.schedule
+    return SimulatedSchedule(
+        batch_groups=schedule.batch_groups,
+        max_mean_lag=schedule.max_mean_lag,
+        max_lag=schedule.max_lag,
+        publish_every=schedule.publish_every,
+        deterministic=schedule.deterministic,
+        over_age=schedule.over_age,
+        raised_for=simulation.raised_for,
+    )
 
 
 def _lag(used: UseWatch) -> Lag:

@@ -3,8 +3,11 @@
 `balanced` is the built-in scenario. A group is one job of mean duration 1 that only waits for
 its environment; the policy's turns take no time and no job queues for a row. `sim.rows` jobs run
 at once, and an update takes batch_groups / rows seconds: generation and training could both do
-`rows` groups a second, and what is missing is the schedule's price.
+`rows` groups a second, and what is missing is the schedule's price. With `sim.episodes` so many
+jobs run at once instead, and the schedule's bounds are raised where they would not admit them.
 """
+
+import math
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -41,6 +44,8 @@ class Simulation:
       sampler_share: the sampler's share of the devices, 0..1; the learner has the rest.
       packing: None where batches are not padded.
       evaluate: evaluations during training; those before and after it are not simulated.
+      raised_for: so many episodes are to be in flight, for which the schedule's bounds were
+        raised; None where they are as they were set.
     """
 
     name: str
@@ -55,6 +60,7 @@ class Simulation:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     steps: int = 300
     seed: int = 0
+    raised_for: int | None = None
 
 
 @dataclass(frozen=True)
@@ -111,15 +117,16 @@ def resolve(source: Source, settings: Settings) -> Simulation:
 def _resolve_balanced(source: Source, settings: Settings) -> Simulation:
     sim, defaults = settings.sim, source.settings
     _check_unused(settings, defaults)
-    episodes = sim.episodes or sim.rows or settings.rollout.max_episodes
-    rows = sim.rows or episodes
-    is_default = settings.schedule.batch_groups == defaults.schedule.batch_groups
-    batch = max(1, episodes // 4) if is_default else settings.schedule.batch_groups
-    batch = sim.batch_groups or batch
+    rows = sim.rows or sim.episodes or settings.rollout.max_episodes
+    rollout = replace(settings.rollout, max_episodes=sim.episodes or rows)
+    batch = sim.batch_groups or settings.schedule.batch_groups
+    schedule = replace(settings.schedule, batch_groups=batch)
+    admitted = (schedule.max_mean_lag + 1) * batch * rollout.group_size
+    is_raised = sim.episodes is not None and admitted < sim.episodes
     return Simulation(
         name=source.name,
-        schedule=replace(settings.schedule, batch_groups=batch),
-        rollout=replace(settings.rollout, max_episodes=episodes),
+        schedule=_raised(schedule, rollout) if is_raised else schedule,
+        rollout=rollout,
         controller=settings.controller,
         workload=make_workload(source, settings, sim.turns or 1),
         sampler=SamplerCosts(),
@@ -127,7 +134,14 @@ def _resolve_balanced(source: Source, settings: Settings) -> Simulation:
         evaluate=settings.evaluate,
         steps=settings.run.steps,
         seed=settings.run.seed,
+        raised_for=sim.episodes if is_raised else None,
     )
+
+
+def _raised(schedule: Schedule, rollout: RolloutConfig) -> Schedule:
+    """Raise the bounds until all episodes can be in flight, also while a batch is trained."""
+    eta = math.ceil(rollout.max_episodes / (schedule.batch_groups * rollout.group_size))
+    return replace(schedule, max_mean_lag=eta, max_lag=max(schedule.max_lag, 4 * eta))
 
 
 def _check_unused(settings: Settings, defaults: Settings) -> None:

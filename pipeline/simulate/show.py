@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..observe.graphs import number
-from .report import Report
+from .report import Report, SimulatedSchedule
 
 _BAR_CELLS = 40
 _MOST_LAGS = 20  # rows of the histogram; beyond, neighbouring lags share a row
@@ -44,6 +44,7 @@ def _numbers(report: Report) -> Table:
     table = Table.grid(padding=(0, 2))
     ideal = report.ideal
     rows = {
+        "schedule": _schedule(report.schedule),
         "efficiency": f"{report.efficiency:.3f} of what no schedule can exceed",
         "waste": f"{report.waste:.1%} of the generation time went into dropped work",
         "lag": f"{report.lag.mean:.2f} on average, {report.lag.max} at most",
@@ -61,6 +62,21 @@ def _numbers(report: Report) -> Table:
     for name, value in rows.items():
         table.add_row(Text(f"  {name}", style="dim"), value)
     return table
+
+
+def _schedule(schedule: SimulatedSchedule) -> str:
+    """Say the schedule in one line."""
+    eta, most = schedule.max_mean_lag, schedule.max_lag
+    each = "token that trains" if schedule.over_age == "mask" else "group"
+    if schedule.deterministic:
+        bounds = f"lag at most {eta} (lockstep)"
+    else:
+        bounds = f"lag at most {eta} on average, at most {most} for each {each}"
+    every = schedule.publish_every
+    publishes = f", a publish every {every} updates" if every > 1 else ""
+    episodes = schedule.raised_for
+    raised = f" (raised, so that {episodes:,} episodes can be in flight)" if episodes else ""
+    return f"{schedule.batch_groups} groups a batch{publishes}; {bounds}{raised}"
 
 
 def _bars(values: Mapping[str, float], *, percent: bool = False) -> Table:

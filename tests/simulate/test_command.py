@@ -43,13 +43,50 @@ def test_the_readable_report_says_it_all(capsys):
         assert part in text
 
 
-def test_the_number_of_episodes_alone_decides_rows_and_batches(capsys):
-    arguments = ["simulate", "balanced", "--sim.episodes", "64", "--run.steps", "4", "--json"]
-    assert run(arguments) == 0
+SCHEDULE = {
+    "batch_groups": 32, "max_mean_lag": 4, "max_lag": 16, "publish_every": 1,
+    "deterministic": False, "over_age": "drop", "raised_for": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "in_flight", "learner_seconds", "schedule"),
+    [
+        ([], 128, 4 * 32 / 128, {}),
+        (["--schedule.batch-groups", "32", "--sim.rows", "64"], 64, 4 * 32 / 64, {}),
+        (["--sim.batch-groups", "8", "--sim.rows", "16"], 16, 4 * 8 / 16, {"batch_groups": 8}),
+        (["--sim.episodes", "160"], 160, 4 * 32 / 160, {}),
+        (["--sim.rows", "40", "--sim.episodes", "160"], 160, 4 * 32 / 40, {}),
+        # Without a number of episodes the bounds are as they are said to be.
+        (["--sim.rows", "200"], 160, 4 * 32 / 200, {}),
+        (
+            ["--sim.episodes", "161"], 161, 4 * 32 / 161,
+            {"max_mean_lag": 6, "max_lag": 24, "raised_for": 161},
+        ),
+        (
+            ["--sim.episodes", "161", "--schedule.max-lag", "99"], 161, 4 * 32 / 161,
+            {"max_mean_lag": 6, "max_lag": 99, "raised_for": 161},
+        ),
+    ],
+)  # fmt: skip
+def test_what_rows_episodes_and_batches_mean_in_balanced(
+    arguments, in_flight, learner_seconds, schedule, capsys
+):
+    assert run(["simulate", "balanced", "--run.steps", "4", "--json", *arguments]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["in_flight_max"] == 64
-    assert sum(report["lag"]["histogram"].values()) == 4 * 16
-    assert report["ideal"]["learner"] == 4 * 16 / 64
+    assert report["in_flight_max"] == in_flight
+    assert report["ideal"]["learner"] == pytest.approx(learner_seconds)
+    assert report["schedule"] == SCHEDULE | schedule
+    assert sum(report["lag"]["histogram"].values()) == 4 * report["schedule"]["batch_groups"]
+
+
+def test_the_readable_report_says_which_bounds_were_raised(capsys):
+    assert run(["simulate", "balanced", "--run.steps", "2"]) == 0
+    assert "raised" not in capsys.readouterr().out
+    assert run(["simulate", "balanced", "--run.steps", "2", "--sim.episodes", "400"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "at most 13 on average, at most 52 for each" in text
+    assert "(raised, so that 400 episodes can be in flight)" in text
 
 
 def test_a_recipe_for_training_can_be_simulated(capsys):

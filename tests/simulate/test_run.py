@@ -41,7 +41,8 @@ def run_oracle(simulation):
 def test_the_real_controller_does_what_sixty_plain_lines_do(latency, eta, most):
     simulation = balanced_simulation(
         latency=latency,
-        episodes=32,
+        rows=32,
+        batch_groups=8,
         schedule={"max_mean_lag": eta, "max_lag": most},
         run={"steps": 30, "seed": 5},
     )
@@ -108,8 +109,11 @@ def numbers(simulation):
 
 
 CASES = {
-    "jobs": (balanced_simulation, {"latency": "pareto", "episodes": 16}),
-    "ties": (balanced_simulation, {"latency": "constant", "turns": 3, "episodes": 16}),
+    "jobs": (balanced_simulation, {"latency": "pareto", "rows": 16, "batch_groups": 4}),
+    "ties": (
+        balanced_simulation,
+        {"latency": "constant", "turns": 3, "rows": 16, "batch_groups": 4},
+    ),
     "faults": (recipe_simulation, {"failure_probability": 0.05, "evaluate": {"every": 4}}),
     "lockstep": (
         recipe_simulation,
@@ -144,7 +148,7 @@ def test_a_soft_mean_with_a_loose_maximum_wastes_little(latency, least):
 def test_equal_jobs_on_equal_capacities_lose_only_the_start_and_the_end():
     report = simulate(
         balanced_simulation(
-            latency="constant", episodes=8, batch_groups=8, run={"steps": 50},
+            latency="constant", rows=8, batch_groups=8, run={"steps": 50},
             schedule={"max_mean_lag": 3, "max_lag": 12},
         )
     )  # fmt: skip
@@ -156,10 +160,12 @@ def test_equal_jobs_on_equal_capacities_lose_only_the_start_and_the_end():
 
 
 def test_failures_cost_what_they_ran():
-    whole = simulate(balanced_simulation(latency="constant", episodes=32, run={"steps": 40}))
+    whole = simulate(
+        balanced_simulation(latency="constant", rows=32, batch_groups=8, run={"steps": 40})
+    )
     broken = simulate(
         balanced_simulation(
-            latency="constant", episodes=32, run={"steps": 40}, failure_probability=0.1
+            latency="constant", rows=32, batch_groups=8, run={"steps": 40}, failure_probability=0.1
         )
     )
     assert whole.waste == 0

@@ -16,7 +16,7 @@ QUICK = TuneConfig(mean_lags=(0, 2), lag_multiples=(4,), loads=(0.5, 1.0), steps
 
 def small_balanced(**changes) -> TuneSettings:
     settings = default_settings(SCENARIOS["balanced"]())
-    sim = replace(settings.sim, rows=8, batch_groups=2)
+    sim = replace(settings.sim, rows=4, batch_groups=2)
     return replace(settings, sim=sim, tune=replace(QUICK, **changes))
 
 
@@ -39,7 +39,7 @@ def test_each_outcome_is_what_simulate_says_with_the_same_flags():
     source, settings = SCENARIOS["balanced"](), small_balanced()
     findings = tune(source, settings, on_progress=ignore)
     assert [tuple(o.setting.__dict__.values())[:3] for o in findings.outcomes] == [
-        (4, 0, 0), (4, 2, 8), (8, 2, 8),
+        (2, 0, 0), (2, 2, 8), (4, 2, 8),
     ]  # fmt: skip
     assert findings.steps == 6
     for outcome in findings.outcomes:
@@ -74,9 +74,9 @@ def test_workers_change_nothing_and_progress_is_told():
 
 def test_rows_and_batch_are_kept_where_they_would_follow_the_episodes():
     settings = small_balanced()
-    bare = replace(settings, sim=replace(settings.sim, rows=None, batch_groups=None, episodes=8))
+    bare = replace(settings, sim=replace(settings.sim, rows=None, batch_groups=2, episodes=4))
     findings = tune(SCENARIOS["balanced"](), bare, on_progress=ignore)
-    assert findings.kept_flags == "--sim.rows 8 --sim.batch-groups 2"
+    assert findings.kept_flags == "--sim.rows 4 --sim.batch-groups 2"
     assert findings == tune(SCENARIOS["balanced"](), settings, on_progress=ignore)
 
 
