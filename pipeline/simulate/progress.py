@@ -12,12 +12,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 def open_progress(stream: TextIO, name: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a function of the simulations that are done and planned.
 
-    On a terminal a bar with the time that is left; else one line when the plan is known, and
-    again when it changes.
+    On a terminal a bar with the time that is left; else one line at the start.
     """
     console = Console(file=stream)
     if not console.is_terminal:
-        yield _Lines(console, name).update
+        yield _Line(console, name).update
         return
     columns = (
         TextColumn("{task.description}"),
@@ -34,16 +33,16 @@ def open_progress(stream: TextIO, name: str) -> Iterator[Callable[[int, int], No
         yield update
 
 
-class _Lines:
-    """Says once what is planned."""
+class _Line:
+    """Says what is planned, once."""
 
     def __init__(self, console: Console, name: str):
         self._console = console
         self._name = name
-        self._planned = 0
+        self._said = False
 
     def update(self, done: int, planned: int) -> None:
         """Note progress."""
-        if planned != self._planned:
-            self._planned = planned
-            self._console.print(f"{self._name}: {planned} simulations", highlight=False)
+        if not self._said:
+            self._said = True
+            self._console.print(f"{self._name}: at most {planned} simulations", highlight=False)

@@ -1,11 +1,11 @@
 """Which settings a tuning tries. Pure functions of its configuration."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import check
-from .frontier import Rule, Setting
+from .frontier import Outcome, Rule, Setting
 
 SHORTEST, LONGEST = 40, 100  # updates: beyond the start, and enough for a mean
 MOST_WORKERS = 8
@@ -108,6 +108,33 @@ def _reachable(loads: Sequence[int], most: int) -> Sequence[int]:
     """Return the loads up to the first that is as large as any load can get."""
     count = sum(load < most for load in loads)
     return loads[: count + 1]
+
+
+def next_round(settings: Sequence[Setting], outcomes: Mapping[Setting, Outcome]) -> list[Setting]:
+    """Return what to try next: for each eta and load the smallest K that is new and may differ.
+
+    Where a K never had an effect (nothing was thrown away, and no lag reached it), a larger one
+    would give the same run, event by event.
+
+    Args:
+      settings: all that may be tried.
+      outcomes: of those tried already.
+    """
+    found: dict[tuple[int, int], Setting] = {}
+    for setting in sorted(settings):
+        family = setting.episodes, setting.max_mean_lag
+        if family in found or setting in outcomes:
+            continue
+        if not any(_same_run(setting, outcome) for outcome in outcomes.values()):
+            found[family] = setting
+    return list(found.values())
+
+
+def _same_run(setting: Setting, outcome: Outcome) -> bool:
+    tried = outcome.setting
+    only_larger = replace(tried, max_lag=setting.max_lag) == setting
+    never_bound = outcome.waste == 0 and outcome.lag_max < tried.max_lag
+    return only_larger and tried.max_lag < setting.max_lag and never_bound
 
 
 def splits(config: TuneConfig, base: Setting, *, unit: int) -> list[Setting]:

@@ -1,8 +1,8 @@
 """Tries settings in simulation and recommends one: `headrace tune`.
 
-Two rounds. Where hardware is given, the splits of its chips are tried first, with the loosest
-schedule, and the fastest one is kept. Then all bounds on the lag and all loads are tried. What is
-not tuned stays as it is: the batch, the learner's speed, the environments.
+Where hardware is given, the splits of its chips are tried first, with the loosest schedule, and
+the fastest one is kept. Then come all bounds on the lag and all loads that could differ. What
+is not tuned stays as it is: the batch, the learner's speed, the environments.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ from .frontier import Outcome, Setting
 from .hardware import HardwareConfig
 from .run import simulate
 from .scenarios import Simulation, Source, resolve
-from .sweep import TuneConfig, schedules, splits
+from .sweep import TuneConfig, next_round, schedules, splits
 from .tune_report import Findings, as_svg
 from .workers import run_all
 
 OnProgress = Callable[[int, int], None]
-"""`on_progress(done, planned)`: simulations that ended, and that are planned so far."""
+"""`on_progress(done, planned)`: how many simulations ended, and how many there are at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +86,14 @@ class _Plan:
         self._done = 0
 
     def run(self) -> None:
-        """Do both rounds."""
+        """Try the splits, then the schedules."""
         start = _setting(self._base, self._settings.sim.hardware)
         if start.sampler_chips:
             start = self._best_split(start)
-        self._try(self._schedules(start), to_come=0)
+        settings = self._schedules(start)
+        while new := next_round(settings, self.outcomes):
+            later = set(settings) - set(new) - set(self.outcomes)
+            self._try(new, to_come=len(later))
 
     def _best_split(self, start: Setting) -> Setting:
         """Return the start with the fastest split."""
@@ -116,9 +119,8 @@ class _Plan:
             batch_groups=self._base.schedule.batch_groups,
         )
 
-    def _try(self, settings: Sequence[Setting], *, to_come: int) -> None:
-        config = self._settings.tune
-        new = [setting for setting in settings if setting not in self.outcomes]
+    def _try(self, new: Sequence[Setting], *, to_come: int) -> None:
+        """Simulate settings that are new; at most `to_come` others follow."""
         planned = self._done + len(new) + to_come
         self._on_progress(self._done, planned)
 
@@ -127,7 +129,8 @@ class _Plan:
             self._on_progress(self._done, planned)
 
         trials = [_Trial(setting, self._simulation(setting)) for setting in new]
-        outcomes = run_all(try_out, trials, workers=config.processes, on_done=note)
+        workers = self._settings.tune.processes
+        outcomes = run_all(try_out, trials, workers=workers, on_done=note)
         self.outcomes |= zip(new, outcomes, strict=True)
 
     def _fits(self, setting: Setting) -> bool:

@@ -60,12 +60,14 @@ def as_text(findings: Findings, *, width: int) -> RenderableType:
 
 
 def as_table(findings: Findings) -> Table:
-    """Return all settings by mean lag; those on the frontier and the chosen one are marked."""
+    """Return all settings by mean lag; those on the frontier and the chosen one are marked.
+
+    Chips are those of the sampler and of the learner.
+    """
     with_chips = findings.chosen.setting.sampler_chips > 0
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("", "η", "K", "episodes", *(["sample+learn"] if with_chips else [])):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("groups/s", "of best", "efficiency", "mean lag", "max lag", "waste"):
+    table = Table(box=None, header_style="bold", padding=(0, 0, 0, 2), pad_edge=False)
+    names = ["", "η", "K", "episodes", *(["chips"] if with_chips else [])]
+    for name in (*names, "groups/s", "of best", "efficiency", "lag", "max", "waste"):
         table.add_column(name, justify="right", no_wrap=True)
     for outcome, kind in _marked(findings):
         style = {"rest": "dim", "best": "", "chosen": "bold green"}[kind]

@@ -21,7 +21,7 @@ def test_prints_table_picture_and_recommendation(capsys, tmp_path):
     flags = shown.out.split("Recommended: ")[1].splitlines()[1].strip()
     assert flags.startswith("--schedule.max-mean-lag ")
     assert flags.endswith("--sim.episodes 8 --sim.rows 8 --sim.batch-groups 2")
-    assert shown.err == "balanced: 3 simulations\n"
+    assert shown.err == "balanced: at most 3 simulations\n"
     assert picture.read_text(encoding="utf-8").startswith("<svg")
     # What it recommends can be given to the simulator as it stands.
     assert run(["simulate", "balanced", *flags.split(), "--run.steps", "5", "--json"]) == 0
@@ -42,7 +42,10 @@ def test_json_is_one_object_on_standard_output(capsys):
         (["nonsense"], "built-in scenarios: balanced, agent"),
         (["balanced", "--tune.loads", "0"], "tune.loads must be all > 0"),
         (["balanced", "--tune.svg", "no/such/folder.svg"], "tune.svg must be a file in an exist"),
-        (["balanced", "--sim.hardware.chip", "v5e"], "sim.hardware has no effect in balanced"),
+        (
+            ["balanced", "--sim.hardware.chip", "v5e"],
+            "sim.hardware.chip has no effect in balanced",
+        ),
     ],
 )
 def test_mistakes_are_explained(capsys, arguments, message):

@@ -46,7 +46,10 @@ def test_chips_are_shown_where_there_are_any():
              for o in FINDINGS.outcomes]  # fmt: skip
     findings = replace(FINDINGS, outcomes=split)
     assert any("192+64" in line for line in table_lines(findings))
-    assert not any("sample+learn" in line for line in table_lines(FINDINGS))
+    assert not any("chips" in line for line in table_lines(FINDINGS))
+    header, *rows = table_lines(findings, width=80)
+    assert header.split()[-1] == "waste"
+    assert not any("…" in line for line in rows)
     assert "--sim.hardware.sampler-chips 192 --sim.hardware.learner-chips 64" in as_words(findings)
     assert "192+64 chips" in as_svg(findings)
 
