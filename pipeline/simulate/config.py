@@ -10,7 +10,7 @@ from ..rollout.config import RolloutConfig
 from ..stages import ControllerConfig
 from .draws import Tail
 from .hardware import HardwareConfig
-from .speeds import LearnerCosts, SamplerCosts
+from .speeds import LearnerCosts, SamplerSpeeds
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class TokensConfig:
 class SpeedsConfig:
     """What the stages cost where no hardware is given."""
 
-    sampler: SamplerCosts = field(default_factory=SamplerCosts)
+    sampler: SamplerSpeeds = field(default_factory=SamplerSpeeds)
     """Times and room of the sampler."""
     learner: LearnerCosts = field(default_factory=LearnerCosts)
     """Times of the learner."""

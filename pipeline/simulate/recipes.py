@@ -14,11 +14,12 @@ from .coarse import coarsen, fitting_grain
 from .config import Settings, SimConfig, SimulatedRun, SpeedsConfig, TokensConfig
 from .costs import learner_token_seconds, sampler_costs
 from .scenarios import Packing, Simulation, Source, make_workload
-from .speeds import LearnerCosts, SamplerCosts
+from .speeds import LearnerCosts, SamplerCosts, SamplerSpeeds
+from .unused import check_used
 
 # What a small model takes on a CPU; for anything else set sim.hardware or sim.speeds.
 CPU = SpeedsConfig(
-    sampler=SamplerCosts(
+    sampler=SamplerSpeeds(
         dispatch_seconds=2e-3, row_seconds=2e-5, prefill_token_seconds=2e-5, publish_seconds=0.02
     ),
     learner=LearnerCosts(update_seconds=0.05, token_seconds=5e-5),
@@ -75,6 +76,7 @@ def resolve_costs(source: Source, settings: Settings) -> Simulation:
     Raises:
       ConfigError: where the model doesn't fit on the chips, or settings contradict each other.
     """
+    check_used(settings, source.settings, ())
     sim = settings.sim
     hardware = sim.hardware
     schedule, rollout = settings.schedule, settings.rollout
@@ -104,6 +106,6 @@ def resolve_costs(source: Source, settings: Settings) -> Simulation:
 def _costs(settings: Settings) -> tuple[SamplerCosts, LearnerCosts]:
     sim = settings.sim
     if sim.hardware.chip is None:
-        return replace(sim.speeds.sampler, rows=sim.rows), sim.speeds.learner
+        return sim.speeds.sampler.with_rows(sim.rows), sim.speeds.learner
     learner = LearnerCosts(token_seconds=learner_token_seconds(sim.hardware))
     return sampler_costs(sim.hardware, rows=sim.rows), learner

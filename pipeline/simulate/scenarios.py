@@ -8,8 +8,7 @@ jobs run at once instead, and the schedule's bounds are raised where they would 
 """
 
 import math
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from .config import Settings, SimConfig
 from .draws import Distribution, Tail
 from .speeds import LearnerCosts, SamplerCosts
 from .trace import Replay, read_trace
+from .unused import Unused, check_used
 from .workload import DrawnScript, Script, Workload
 
 LONG_SECONDS = 1e6  # no deadline of the built-in scenario ever matters
@@ -115,8 +115,8 @@ def resolve(source: Source, settings: Settings) -> Simulation:
 
 
 def _resolve_balanced(source: Source, settings: Settings) -> Simulation:
-    sim, defaults = settings.sim, source.settings
-    _check_unused(settings, defaults)
+    sim = settings.sim
+    check_used(settings, source.settings, _unused_in_balanced(sim))
     rows = sim.rows or sim.episodes or settings.rollout.max_episodes
     rollout = replace(settings.rollout, max_episodes=sim.episodes or rows)
     batch = sim.batch_groups or settings.schedule.batch_groups
@@ -144,14 +144,15 @@ def _raised(schedule: Schedule, rollout: RolloutConfig) -> Schedule:
     return replace(schedule, max_mean_lag=eta, max_lag=max(schedule.max_lag, 4 * eta))
 
 
-def _check_unused(settings: Settings, defaults: Settings) -> None:
-    """Refuse what the scenario of free turns has no use for."""
-    for name in ("trace", "tokens", "speeds", "hardware"):
-        if getattr(settings.sim, name) != getattr(defaults.sim, name):
-            raise ConfigError(
-                f"sim.{name} has no effect in balanced, where turns take no time; simulate "
-                "the scenario agent or a recipe instead: headrace simulate agent"
-            )
+def _unused_in_balanced(sim: SimConfig) -> Iterator[Unused]:
+    yield Unused(
+        ("sim.trace", "sim.tokens", "sim.speeds", "sim.hardware"),
+        "in balanced, where turns take no time",
+        "simulate the scenario agent or a recipe instead: headrace simulate agent",
+    )
+    if sim.rows is not None:
+        why, remedy = "in balanced once sim.rows is set", "set --sim.episodes instead"
+        yield Unused(("rollout.max_episodes",), why, remedy)
 
 
 def make_workload(source: Source, settings: Settings, turns: int) -> Workload:

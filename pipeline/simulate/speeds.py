@@ -1,14 +1,14 @@
 """How fast the simulated sampler and learner are: two small records of constants."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Self
 
 from ..errors import check
 
 
 @dataclass(frozen=True)
-class SamplerCosts:
-    """What a dispatch of the sampler takes, and what it has room for.
+class SamplerSpeeds:
+    """What a dispatch of the sampler takes, and what its cache holds.
 
     One decode step of all rows takes `dispatch_seconds + rows * row_seconds + tokens *
     kv_token_seconds`, for the tokens in the cache of the busy rows.
@@ -24,8 +24,6 @@ class SamplerCosts:
     """For each prompt token that isn't cached, >= 0; decoding stands still meanwhile."""
     publish_seconds: float = 0.0
     """The pause for new weights, >= 0."""
-    rows: int | None = None
-    """Requests that decode at the same time, >= 1; none: all of them."""
     kv_tokens: int | None = None
     """Tokens that the cache holds, >= 2; none: any number."""
     prefix_reuse: bool = True
@@ -35,10 +33,24 @@ class SamplerCosts:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name.endswith("_seconds"):
-                check(value >= 0, f"sim.sampler.{field.name}", value, ">= 0 and finite")
-        check(self.rows is None or self.rows >= 1, "sim.sampler.rows", self.rows, ">= 1")
+                check(value >= 0, f"sim.speeds.sampler.{field.name}", value, ">= 0 and finite")
         enough = self.kv_tokens is None or self.kv_tokens >= 2
-        check(enough, "sim.sampler.kv_tokens", self.kv_tokens, ">= 2")
+        check(enough, "sim.speeds.sampler.kv_tokens", self.kv_tokens, ">= 2")
+
+    def with_rows(self, rows: int | None) -> "SamplerCosts":
+        """Return the costs of a sampler with so many rows."""
+        return SamplerCosts(**asdict(self), rows=rows)
+
+
+@dataclass(frozen=True)
+class SamplerCosts(SamplerSpeeds):
+    """The speeds, and the rows.
+
+    Attributes:
+      rows: requests that decode at the same time, >= 1; None for all of them.
+    """
+
+    rows: int | None = None
 
     @property
     def turns_are_free(self) -> bool:
@@ -86,4 +98,4 @@ class LearnerCosts:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            check(value >= 0, f"sim.learner.{field.name}", value, ">= 0 and finite")
+            check(value >= 0, f"sim.speeds.learner.{field.name}", value, ">= 0 and finite")

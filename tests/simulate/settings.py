@@ -7,7 +7,13 @@ from headrace.pipeline.evaluate import EvaluateConfig
 from headrace.pipeline.groups.schedule import Schedule
 from headrace.pipeline.rollout.config import RolloutConfig
 from headrace.pipeline.simulate.recipes import RecipeParts, from_recipe
-from headrace.pipeline.simulate.scenarios import Packing, Simulation, balanced, resolve
+from headrace.pipeline.simulate.scenarios import (
+    Packing,
+    Simulation,
+    Source,
+    balanced,
+    resolve,
+)
 from headrace.pipeline.stages import ControllerConfig
 
 
@@ -23,11 +29,9 @@ def balanced_simulation(*, schedule=None, run=None, **sim) -> Simulation:
     return resolve(source, settings)
 
 
-def recipe_simulation(
-    *, schedule=None, rollout=None, sampler=None, learner=None, evaluate=None, run=None, **sim
-) -> Simulation:
+def recipe() -> Source:
     """Groups of four, three turns of tools, few rows, padding."""
-    source = from_recipe(
+    return from_recipe(
         RecipeParts(
             name="small",
             latency=LatencyConfig("lognormal", mean_seconds=0.2),
@@ -43,6 +47,13 @@ def recipe_simulation(
             seed=0,
         )
     )
+
+
+def recipe_simulation(
+    *, schedule=None, rollout=None, sampler=None, learner=None, evaluate=None, run=None, **sim
+) -> Simulation:
+    """The small recipe with some settings changed."""
+    source = recipe()
     settings = source.settings
     speeds = settings.sim.speeds
     speeds = replace(

@@ -113,14 +113,19 @@ def test_a_recipe_for_training_can_be_simulated(capsys):
         (["balanced", "--sim.latency", "gaussian"], "gaussian"),
         (["balanced", "--sim.latency", "recipe"], "set --sim.latency lognormal"),
         (["balanced", "--sim.turns", "100"], "sim.turns must be <= rollout.max_turns (64)"),
-        (["balanced", "--sim.tokens.turn", "9"], "sim.tokens has no effect in balanced"),
-        (["balanced", "--sim.hardware.chip", "v4"], "sim.hardware has no effect in balanced"),
+        (["balanced", "--sim.tokens.turn", "9"], "sim.tokens.turn has no effect in balanced"),
+        (["balanced", "--sim.hardware.chip", "v4"], "sim.hardware.chip has no effect in balanced"),
         (["balanced", "--sim.trace", "x.jsonl"], "sim.trace has no effect in balanced"),
         (["balanced", "--schedule.max-lag", "1"], "max_lag must be >= max_mean_lag"),
         (["balanced", "--run.steps", "0"], "run.steps must be >= 1"),
         (["balanced", "--model.width", "64"], "--model.width"),
         (["calculator", "--sim.trace", "none.jsonl"], "none.jsonl"),
-        (["calculator", "--sim.speeds.sampler.row-seconds", "-1"], "row_seconds must be >= 0"),
+        (
+            ["calculator", "--sim.speeds.sampler.row-seconds", "-1"],
+            "set --sim.speeds.sampler.row-seconds",
+        ),
+        (["calculator", "--sim.speeds.learner.token-seconds", "-1"], "--sim.speeds.learner.token"),
+        (["calculator", "--sim.speeds.sampler.rows", "9"], "--sim.speeds.sampler.rows"),
     ],
 )
 def test_a_mistake_is_one_message(arguments, message, capsys):
