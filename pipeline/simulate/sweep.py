@@ -80,8 +80,7 @@ def schedules(
 ) -> list[Setting]:
     """Return the settings to try with the base's split: all eta, K and loads.
 
-    At most (eta + 1) batches are outstanding, so loads beyond that are all the same: of these
-    only the smallest is tried.
+    At most (eta + 1) batches are ever outstanding, so larger loads are cut down to that.
 
     Args:
       base: its episodes are the load 1.
@@ -91,23 +90,23 @@ def schedules(
       >>> config = TuneConfig(mean_lags=(0, 2), lag_multiples=(1, 4), loads=(1.0, 2.0))
       >>> [(s.episodes, s.max_mean_lag, s.max_lag)
       ...     for s in schedules(config, Setting(64, 1, 4), group_size=1, batch_groups=32)]
-      [(64, 0, 0), (64, 2, 2), (64, 2, 8), (128, 2, 2), (128, 2, 8)]
+      [(32, 0, 0), (64, 2, 2), (64, 2, 8), (96, 2, 2), (96, 2, 8)]
     """
-    loads = sorted({max(group_size, round(load * base.episodes)) for load in config.loads})
+    loads = [max(group_size, round(load * base.episodes)) for load in config.loads]
+    batch = batch_groups * group_size
     return list(
         dict.fromkeys(
-            replace(base, max_mean_lag=eta, max_lag=multiple * eta, episodes=episodes)
+            replace(
+                base,
+                max_mean_lag=eta,
+                max_lag=multiple * eta,
+                episodes=min(load, (eta + 1) * batch),
+            )
             for eta in config.mean_lags
-            for episodes in _reachable(loads, (eta + 1) * batch_groups * group_size)
+            for load in loads
             for multiple in config.lag_multiples
         )
     )
-
-
-def _reachable(loads: Sequence[int], most: int) -> Sequence[int]:
-    """Return the loads up to the first that is as large as any load can get."""
-    count = sum(load < most for load in loads)
-    return loads[: count + 1]
 
 
 def next_round(settings: Sequence[Setting], outcomes: Mapping[Setting, Outcome]) -> list[Setting]:

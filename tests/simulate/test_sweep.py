@@ -20,8 +20,8 @@ def all_schedules(config, base=BASE, *, group_size=1, batch_groups=16):
 def test_the_default_sweep_tries_every_eta_k_and_load_that_differ():
     found = all_schedules(TuneConfig())
     loads = {eta: {s.episodes for s in found if s.max_mean_lag == eta} for eta in (0, 1, 2, 4, 6)}
-    # At most (eta + 1) batches of 16 are in flight: 16, 32, 48, 80, 112, 144 episodes.
-    assert loads == {0: {32}, 1: {32}, 2: {32, 64}, 4: {32, 64, 128}, 6: {32, 64, 128}}
+    # At most (eta + 1) batches of 16 are in flight; loads are 32, 64 and 128 episodes.
+    assert loads == {0: {16}, 1: {32}, 2: {32, 48}, 4: {32, 64, 80}, 6: {32, 64, 112}}
     assert len(found) == len(set(found)) == 25
     assert {(s.sampler_chips, s.learner_chips) for s in found} == {(24, 8)}
     assert all(s.max_lag in (m * s.max_mean_lag for m in (2, 4)) for s in found)

@@ -20,7 +20,7 @@ def test_prints_table_picture_and_recommendation(capsys, tmp_path):
     assert "mean lag (versions)" in shown.out
     flags = shown.out.split("Recommended: ")[1].splitlines()[1].strip()
     assert flags.startswith("--schedule.max-mean-lag ")
-    assert flags.endswith("--sim.episodes 8 --sim.rows 8 --sim.batch-groups 2")
+    assert flags.endswith("--sim.episodes 6 --sim.rows 8 --sim.batch-groups 2")
     assert shown.err == "balanced: at most 3 simulations\n"
     assert picture.read_text(encoding="utf-8").startswith("<svg")
     # What it recommends can be given to the simulator as it stands.
