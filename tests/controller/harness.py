@@ -156,6 +156,7 @@ class Run:
 def check_laws(run: Run):
     """Laws 3, 4 and 6 on what came out of a whole run, by arithmetic of its own."""
     size = run.schedule.batch_groups
+    assert not run.policy.wrong_versions
     assert [update.batch for update in run.updates] == list(range(run.steps))
     assert len({group.index for group in run.groups}) == run.steps * size
     lags = [

@@ -3,8 +3,29 @@
 from collections import Counter
 
 import numpy as np
+import trio
+from hypothesis import strategies as st
 
-from tests.controller.schedules import EVALUATE, DrawnRun
+from tests.controller.schedules import DEADLINE, EVALUATE, DrawnRun
+
+
+def run_to_its_end(data, *, deterministic):
+    """Draw a run and check all of it."""
+    run = DrawnRun(data, deterministic=deterministic)
+    run.go(deadline_seconds=DEADLINE)
+    check_whole(run)
+
+
+def run_until_cancelled(data):
+    """Draw a run, cancel it at a drawn time, and check what there is of it."""
+    run = DrawnRun(data, deterministic=data.draw(st.booleans(), label="deterministic"))
+    at = data.draw(st.integers(0, 1500), label="cancelled after tenths of a second") / 10
+    try:
+        run.go(deadline_seconds=at + 1e-3)
+    except trio.TooSlowError:
+        check(run)
+    else:
+        check_whole(run)
 
 
 def check_whole(run: DrawnRun):
@@ -32,6 +53,7 @@ def check(run: DrawnRun):
 def check_closed(run):
     """Law 16."""
     run.check_nothing_is_left()
+    assert not run.policy.wrong_versions
     assert run.evaluation_books.balanced
     assert not any(evaluation.running for evaluation in run.evaluations)
 

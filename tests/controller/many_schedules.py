@@ -1,0 +1,60 @@
+"""Many drawn schedules, each part of them from a seed of its own.
+
+usage: python -m tests.controller.many_schedules [--schedules 10000] [--seed 0]
+
+A schedule that fails is shrunk and printed, and replays by its `@reproduce_failure`.
+"""
+
+import argparse
+import sys
+import time
+
+import hypothesis
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from tests.controller.oracle import run_to_its_end, run_until_cancelled
+
+AT_ONCE = 250  # examples from one seed: hypothesis varies what it found before
+KINDS = ("bounded", "bounded", "lockstep", "cancelled")
+
+
+def run_many(number, first_seed):
+    """Run so many schedules of all kinds; yield how many were run, now and then."""
+    for part, start in enumerate(range(0, number, AT_ONCE)):
+        examples = min(AT_ONCE, number - start)
+        run_some(examples, KINDS[part % len(KINDS)], first_seed + part)
+        yield start + examples
+
+
+def run_some(examples, kind, number):
+    @seed(number)
+    @settings(max_examples=examples, deadline=None, database=None, print_blob=True)
+    @given(data=st.data(), scheduling=st.random_module())
+    def run(data, scheduling):
+        if kind == "cancelled":
+            run_until_cancelled(data)
+        else:
+            run_to_its_end(data, deterministic=kind == "lockstep")
+
+    run()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--schedules", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    hypothesis.settings.register_profile(
+        "many", suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("many")
+    began = time.monotonic()
+    for done in run_many(options.schedules, options.seed):
+        seconds = time.monotonic() - began
+        sys.stdout.write(f"{done} schedules, {seconds:.0f} s\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
