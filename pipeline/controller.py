@@ -100,6 +100,7 @@ class Controller:
                 nursery.cancel_scope.cancel()
         finally:
             self._end()
+        self._check_whole()
 
     def describe(self, now: float) -> list[str]:
         """Say who waits for what since when, one line each, for people.
@@ -324,6 +325,19 @@ class Controller:
                 raise AssertionError("only a ledger that was told of a restart says so")
             case _:
                 assert_never(decision)
+
+    def _check_whole(self) -> None:
+        """Refuse to end in silence before the last update.
+
+        A cancellation that escapes from the scope that it belongs to ends a nursery without error.
+        """
+        done = self.ledger.published  # as the last one always is
+        if done < self._steps:
+            with stage("controller"):
+                raise PipelineStalled(
+                    f"cancelled from within at version {done} of {self._steps}: a trio.Cancelled "
+                    "escaped from its scope, maybe in an async generator; mend that code"
+                )
 
     def _end(self) -> None:
         """Give up what is outstanding; nothing more starts."""

@@ -100,6 +100,9 @@ class Boundary:
             error = rest
         if self._scope.cancelled_caught:
             raise self._cancelled() from error
+        if isinstance(error, trio.Cancelled) and trio.current_effective_deadline() > -math.inf:
+            text = f"{self.what}: a cancellation escaped from the scope that it belongs to"
+            raise Fault(self._error_kind, text) from error
         if isinstance(error, Exception) and not isinstance(error, Fault) and self.what:
             text = f"{self.what}: {_describe(innermost(error))}"
             raise Fault(self._error_kind, text) from error

@@ -5,7 +5,8 @@ import trio
 
 from headrace.pipeline.controller import ControllerConfig
 from headrace.pipeline.groups.schedule import Schedule
-from tests.controller.harness import ROLLOUT, Run
+from tests.controller.harness import ROLLOUT, Run, check_laws, failure_of
+from tests.fakes.policy import FakePolicy
 
 
 async def slow(call, *_):
@@ -64,3 +65,41 @@ def test_the_end_does_not_wait_for_episodes_that_nobody_needs():
     run = Run(hook=hook, steps=2, schedule=schedule, rollout=ROLLOUT).go()
     assert len(run.updates) == 2
     assert run.seconds < 30.0  # the closing of an environment is never cut short
+
+
+async def escape():
+    """Let a `Cancelled` escape from its scope, as mistakes with async generators do."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.lowlevel.checkpoint()
+        except trio.Cancelled as error:
+            stray = error
+    raise stray
+
+
+@pytest.mark.parametrize("where", ["open", "reset", "step", "close", "request"])
+def test_a_cancellation_that_escapes_from_an_episodes_calls_is_a_failure_of_it(where):
+    calls = []
+
+    async def hook(call, *_):
+        calls.append(call)
+        if call == where and calls.count(call) == 3:
+            await escape()
+
+    run = Run(hook=hook, policy=FakePolicy(hook=hook)).go()
+    check_laws(run)
+    kind = "sampler_error" if where == "request" else "env_error"
+    assert run.controller.flight.failures == {kind: 1}
+
+
+@pytest.mark.parametrize("where", ["update", "publish"])
+def test_a_run_never_ends_in_silence_before_its_last_update(where):
+    async def hook(call, detail):
+        if call == where and len(run.policy.versions) == 3:
+            await escape()
+
+    run = Run(policy=FakePolicy(hook=hook))
+    failure = failure_of(run)
+    assert failure.stage == "controller"
+    assert "cancelled from within at version 2 of 4" in str(failure)
