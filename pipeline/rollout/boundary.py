@@ -100,18 +100,30 @@ class Boundary:
             error = rest
         if self._scope.cancelled_caught:
             raise self._cancelled() from error
-        if isinstance(error, trio.Cancelled) and trio.current_effective_deadline() > -math.inf:
-            text = f"{self.what}: a cancellation escaped from the scope that it belongs to"
-            raise Fault(self._error_kind, text) from error
+        if is_stray(error):
+            raise self.stray() from error
         if isinstance(error, Exception) and not isinstance(error, Fault) and self.what:
             text = f"{self.what}: {_describe(innermost(error))}"
             raise Fault(self._error_kind, text) from error
+
+    def stray(self) -> Fault:
+        """Return the fault of a call that let a cancellation escape from its scope."""
+        text = f"{self.what}: cancelled by a scope or nursery that has ended since"
+        return Fault(self._error_kind, text)
 
     def _cancelled(self) -> Fault:
         if self._stopped is not None:
             return Fault(FailureKind.CANCELLED, f"{self.what}: {self._stopped}")
         text = f"{self.what} took more than {self.deadline_seconds} s"
         return Fault(self._timeout_kind, text)
+
+
+def is_stray(error: BaseException | None) -> bool:
+    """Return whether this is a cancellation that no scope around the caller asked for.
+
+    Left alone it would end a run without any error.
+    """
+    return isinstance(error, trio.Cancelled) and trio.current_effective_deadline() > -math.inf
 
 
 def _describe(error: BaseException) -> str:

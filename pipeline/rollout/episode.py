@@ -28,7 +28,7 @@ from ..types import (
     StopReason,
     Trajectory,
 )
-from .boundary import Boundary, Fault
+from .boundary import Boundary, Fault, is_stray
 from .config import RolloutConfig
 from .trajectory import TrajectoryBuilder
 
@@ -151,8 +151,10 @@ class Episode:
                 life.call("environment close", _ENV, config.close_deadline_seconds)
                 await manager.__aexit__(None, None, None)
         except Fault:
-            if first is None:
+            if first is None or is_stray(first):
                 raise
+        if is_stray(first):  # of a nursery that the environment held
+            raise life.stray()
         if first is not None:
             raise first
         assert trajectory is not None

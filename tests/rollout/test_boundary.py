@@ -147,3 +147,57 @@ def test_an_answer_in_the_moment_of_its_deadline_is_an_outcome_of_that_call(wher
     if isinstance(outcome, EpisodeFailure):
         assert outcome.kind is FailureKind.ENV_TIMEOUT
         assert f"environment {where} took more than" in outcome.error
+
+
+class Connected(FakeEnv):
+    """Holds a nursery from opening to closing; its connection breaks after a while."""
+
+    ending: BaseException | None = None
+
+    async def __aenter__(self):
+        self.manager = trio.open_nursery()
+        self.nursery = await self.manager.__aenter__()
+        self.nursery.start_soon(self.break_down)
+        return await super().__aenter__()
+
+    async def break_down(self):
+        await trio.sleep(1.5)
+        if self.ending is None:
+            self.nursery.cancel_scope.cancel()
+        else:
+            raise self.ending
+
+    async def __aexit__(self, *error):
+        await super().__aexit__(*error)
+        await self.manager.__aexit__(*error)
+
+
+@pytest.mark.parametrize("ending", [OSError("connection lost"), None])
+@pytest.mark.parametrize("where", ["reset", "sample", "step"])
+def test_a_nursery_of_the_environment_that_ends_too_early_is_a_failure_of_it(ending, where):
+    books, later = Books(), []
+
+    async def hook(call, task, step):
+        if call == where:
+            await trio.sleep(9.0)
+
+    def make():
+        env = Connected(books, ("1",), hook)
+        env.ending = ending
+        return env
+
+    async def main():
+        sample = Script(turn("1"), seconds=9.0 if where == "sample" else 0.0)
+        rollout = Rollout(make, RENDERER, sample, RolloutConfig(max_tokens=64))
+        outcome = await run_episode(rollout, Task("t", {"text": "12"}), IDENTITY)
+        await trio.lowlevel.checkpoint()
+        later.append(True)
+        return outcome
+
+    outcome = run(main)
+    assert later
+    assert books.balanced
+    assert isinstance(outcome, EpisodeFailure)
+    assert outcome.kind is FailureKind.ENV_ERROR
+    if ending is not None:
+        assert "connection lost" in outcome.error
