@@ -8,15 +8,22 @@ A schedule that fails is shrunk and printed, and replays by its `@reproduce_fail
 import argparse
 import sys
 import time
+from functools import partial
 
 import hypothesis
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from tests.controller.oracle import run_to_its_end, run_until_cancelled
+from tests.controller.oracle import (
+    run_to_its_end,
+    run_until_a_stage_fails,
+    run_until_cancelled,
+)
 
 AT_ONCE = 250  # examples from one seed: hypothesis varies what it found before
-KINDS = ("bounded", "bounded", "lockstep", "cancelled")
+BOUNDED = partial(run_to_its_end, deterministic=False)
+LOCKSTEP = partial(run_to_its_end, deterministic=True)
+KINDS = (BOUNDED, LOCKSTEP, BOUNDED, run_until_cancelled, run_until_a_stage_fails)
 
 
 def run_many(number, first_seed):
@@ -32,10 +39,7 @@ def run_some(examples, kind, number):
     @settings(max_examples=examples, deadline=None, database=None, print_blob=True)
     @given(data=st.data(), scheduling=st.random_module())
     def run(data, scheduling):
-        if kind == "cancelled":
-            run_until_cancelled(data)
-        else:
-            run_to_its_end(data, deterministic=kind == "lockstep")
+        kind(data)
 
     run()
 

@@ -6,7 +6,9 @@ import numpy as np
 import trio
 from hypothesis import strategies as st
 
-from tests.controller.schedules import DEADLINE, EVALUATE, DrawnRun
+from headrace.pipeline.errors import StageFailed
+from tests.controller.harness import leaves
+from tests.controller.schedules import DEADLINE, EVALUATE, FATAL, DrawnRun, Planned
 
 
 def run_to_its_end(data, *, deterministic):
@@ -14,6 +16,23 @@ def run_to_its_end(data, *, deterministic):
     run = DrawnRun(data, deterministic=deterministic)
     run.go(deadline_seconds=DEADLINE)
     check_whole(run)
+
+
+def run_until_a_stage_fails(data):
+    """Draw a run and when a stage fails; check the error, and what there is of the run."""
+    run = DrawnRun(data, deterministic=data.draw(st.booleans(), label="deterministic"))
+    call = data.draw(st.sampled_from(sorted(FATAL)), label="what fails")
+    run.plan.fatal = (call, data.draw(st.integers(0, 4), label="after so many"))
+    try:
+        run.go(deadline_seconds=DEADLINE)
+    except BaseExceptionGroup as error:
+        (failure,) = leaves(error)
+        assert isinstance(failure, StageFailed)
+        assert failure.stage == FATAL[call]
+        assert isinstance(failure.__cause__, Planned)
+        check(run)
+    else:
+        check_whole(run)
 
 
 def run_until_cancelled(data):

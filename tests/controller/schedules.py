@@ -20,7 +20,8 @@ MOST_DRAWS = 100  # what follows comes from a drawn seed, without faults, so tha
 CALM = (*[0.0] * 6, *[0.3] * 10, 1.0, 1.0, 9.0, 14.5)
 HEAVY = (*[0.0] * 6, *[0.3] * 6, 1.0, *[9.0] * 3, *[14.5] * 4)  # most episodes have a long one
 SHORT = (*[0.0] * 4, *[0.3] * 14, 2.5, 14.5)  # of the learner and of publishes
-FAULTS = ("raise", "hang", "raise when cancelled", "late when cancelled")
+FAULTS = ("raise", "hang", "raise when cancelled", "late when cancelled", "escape")
+FATAL = {"update": "learner", "publish": "weight_sync", "acknowledge": "weight_sync"}
 EVALUATE = EvaluateConfig(tasks=3, max_episodes=2, deadline_seconds=25.0)
 
 
@@ -28,10 +29,22 @@ class Planned(Exception):
     """A fault that the plan holds."""
 
 
+async def escape():
+    """Let a `Cancelled` escape from its scope, as mistakes with async generators do."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.lowlevel.checkpoint()
+        except trio.Cancelled as error:
+            stray = error
+    raise stray
+
+
 class Plan:
     """Draws what happens at each await, one number for each: the smaller, the simpler."""
 
     def __init__(self, data):
+        self.fatal = None  # the call of a stage that raises, and the time that it does
         self._data = data
         self._left = MOST_DRAWS
         # So many latencies to the faults: many faults, and no group lives; none, and none dies.
@@ -51,6 +64,8 @@ class Plan:
                 await _raise_when_cancelled(call)
             case "late when cancelled":
                 await _late_when_cancelled()
+            case "escape":
+                await escape()
             case _:
                 await trio.sleep(drawn)
 
@@ -70,6 +85,10 @@ class Plan:
         await self.wait(f"{call} {task.id if task else ''}".strip(), self._latencies)
 
     async def at_policy(self, call, detail):
+        if self.fatal is not None and self.fatal[0] == call:
+            self.fatal = (call, self.fatal[1] - 1)
+            if self.fatal[1] < 0:
+                raise Planned(f"fatal {call}")
         if call in ("request", "token"):
             await self.wait(call, self._latencies)
         else:

@@ -6,6 +6,7 @@ import trio
 from headrace.pipeline.controller import ControllerConfig
 from headrace.pipeline.groups.schedule import Schedule
 from tests.controller.harness import ROLLOUT, Run, check_laws, failure_of
+from tests.controller.schedules import escape
 from tests.fakes.policy import FakePolicy
 
 
@@ -65,17 +66,6 @@ def test_the_end_does_not_wait_for_episodes_that_nobody_needs():
     run = Run(hook=hook, steps=2, schedule=schedule, rollout=ROLLOUT).go()
     assert len(run.updates) == 2
     assert run.seconds < 30.0  # the closing of an environment is never cut short
-
-
-async def escape():
-    """Let a `Cancelled` escape from its scope, as mistakes with async generators do."""
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        try:
-            await trio.lowlevel.checkpoint()
-        except trio.Cancelled as error:
-            stray = error
-    raise stray
 
 
 @pytest.mark.parametrize("where", ["open", "reset", "step", "close", "request"])

@@ -5,7 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.controller.many_schedules import run_many
-from tests.controller.oracle import run_to_its_end, run_until_cancelled
+from tests.controller.oracle import (
+    run_to_its_end,
+    run_until_a_stage_fails,
+    run_until_cancelled,
+)
 
 SHRINKING = pytest.mark.timeout(900)  # a failure takes a minute or more to become small
 
@@ -25,10 +29,17 @@ def test_laws_3_to_6_lockstep_runs_end_and_keep_their_order(data, scheduling):
 
 
 @SHRINKING
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(data=st.data(), scheduling=st.random_module())
 def test_law_16_runs_cancelled_at_any_time_leave_nothing(data, scheduling):
     run_until_cancelled(data)
+
+
+@SHRINKING
+@settings(max_examples=20)
+@given(data=st.data(), scheduling=st.random_module())
+def test_conformance_1_a_stage_that_fails_at_any_time_ends_the_run_with_its_name(data, scheduling):
+    run_until_a_stage_fails(data)
 
 
 @pytest.mark.slow
