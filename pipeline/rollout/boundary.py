@@ -103,13 +103,18 @@ class Boundary:
         if is_stray(error):
             raise self.stray() from error
         if isinstance(error, Exception) and not isinstance(error, Fault) and self.what:
-            text = f"{self.what}: {_describe(innermost(error))}"
-            raise Fault(self._error_kind, text) from error
+            raise self._failed(_describe(innermost(error))) from error
 
     def stray(self) -> Fault:
         """Return the fault of a call that let a cancellation escape from its scope."""
         text = f"{self.what}: cancelled by a scope or nursery that has ended since"
         return Fault(self._error_kind, text)
+
+    def _failed(self, error: str) -> Fault:
+        if self._scope.cancel_called:  # which the call answered with the error
+            cancelled = self._cancelled()
+            return Fault(cancelled.kind, f"{cancelled}; {error}")
+        return Fault(self._error_kind, f"{self.what}: {error}")
 
     def _cancelled(self) -> Fault:
         if self._stopped is not None:

@@ -63,6 +63,36 @@ def test_an_error_between_two_calls_is_the_owners():
         run(between)
 
 
+async def resets_when_cancelled(*_):
+    try:
+        await trio.sleep_forever()
+    except trio.Cancelled:
+        raise OSError("connection reset") from None
+
+
+def test_an_error_with_which_a_call_answers_its_deadline_or_a_stop_is_no_error_of_its_own():
+    async def missed():
+        boundary = Boundary()
+        with boundary:
+            boundary.call("step", ENV, 5.0)
+            await resets_when_cancelled()
+
+    async def stopped():
+        boundary = Boundary()
+        with boundary:
+            boundary.call("step", ENV, 5.0)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(resets_when_cancelled)
+                await trio.sleep(1.0)
+                boundary.stop("over_age")
+
+    with pytest.raises(Fault, match=r"step took more than 5.0 s; OSError: connection reset"):
+        run(missed)
+    with pytest.raises(Fault, match=r"step: over_age; OSError: connection reset") as caught:
+        run(stopped)
+    assert caught.value.kind is FailureKind.CANCELLED
+
+
 def test_an_error_in_a_nursery_of_the_call_is_told_without_its_wrapping():
     async def lose(*_):
         raise OSError("no such host")
