@@ -7,7 +7,7 @@ import trio
 
 from headrace.pipeline.controller import ControllerConfig
 from headrace.pipeline.groups.schedule import Schedule
-from tests.controller.harness import Run, check_laws, failure_of, leaves
+from tests.controller.harness import Run, check_laws, failure_of
 from tests.fakes.policy import FakePolicy
 
 ON_POLICY = Schedule(batch_groups=2, max_mean_lag=0, max_lag=0)
@@ -133,14 +133,3 @@ def test_what_a_publish_would_expire_is_cancelled_before_the_publish():
     check_laws(run)
     of_interest = [event for event in events if event.endswith("2") or "closed" in event]
     assert of_interest == ["group 1 is closed", "group 1 is closed", "update 2", "publish 2"]
-
-
-def test_nothing_of_a_failed_publish_reaches_the_observers():
-    async def fails(version):
-        raise OSError("link down")
-
-    run = Run().replace(publish=fails)
-    with pytest.raises(BaseExceptionGroup) as caught:
-        run.go()
-    assert len(leaves(caught.value)) == 1
-    assert run.updates == []
