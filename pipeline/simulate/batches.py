@@ -28,7 +28,13 @@ def make_pack(simulation: Simulation) -> Pack:
     row_tokens = max(packing.row_tokens, simulation.rollout.max_tokens)
     most = simulation.schedule.batch_groups * size
     needed = microbatches_needed(most, simulation.rollout.max_tokens, rows, row_tokens)
-    return partial(_packed, group_size=size, shape=(needed, rows, row_tokens))
+    schedule = simulation.schedule
+    return partial(
+        _packed,
+        group_size=size,
+        shape=(needed, rows, row_tokens),
+        max_lag=schedule.max_lag if schedule.over_age == "mask" else None,
+    )
 
 
 def unpadded(groups: Sequence[TrajectoryGroup], batch: int) -> tuple[TrainBatch, BatchStatistics]:
@@ -66,8 +72,11 @@ def _packed(
     *,
     group_size: int,
     shape: tuple[int, int, int],
+    max_lag: int | None,
 ) -> tuple[TrainBatch, BatchStatistics]:
-    return form_batch(groups, group_relative, batch=batch, group_size=group_size, shape=shape)
+    return form_batch(
+        groups, group_relative, batch=batch, group_size=group_size, shape=shape, max_lag=max_lag
+    )
 
 
 def _mean(values: Sequence[float]) -> float:

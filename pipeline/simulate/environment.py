@@ -14,10 +14,12 @@ from types import TracebackType
 
 from ...envs.base import StepResult, Task
 from ...envs.messages import Message
-from ..types import SampleRequest
+from ..rollout.config import RolloutConfig
+from ..types import Int32s, SampleRequest
 from .episodes import Episode, EpisodeBook
+from .speeds import SamplerCosts, work_of
 from .timers import Timers
-from .workload import Workload
+from .workload import Script, Workload
 
 STOP_ID = 1
 _FILL_ID = 0
@@ -32,12 +34,62 @@ class World:
     workload: Workload
     timers: Timers
     book: EpisodeBook
+    rollout: RolloutConfig
+    costs: SamplerCosts
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One episode as it is planned: for each turn what is sampled, and what is answered when."""
+
+    prompt_tokens: int
+    sampled_tokens: Sequence[int]
+    observed_tokens: Sequence[int]
+    latency_seconds: Sequence[float]
+
+
+def plan(script: Script, task: Task, member_seed: int) -> Course:
+    """Ask a script for a whole episode; messages have room for the numbers that they carry."""
+    turns = range(script.turns(task, member_seed))
+    return Course(
+        max(_SHORTEST_PROMPT, script.prompt_tokens(task, member_seed)),
+        [script.sampled_tokens(task, member_seed, turn) for turn in turns],
+        [max(1, script.observed_tokens(task, member_seed, turn)) for turn in turns],
+        [script.latency_seconds(task, member_seed, turn) for turn in turns],
+    )
+
+
+def seconds_alone(course: Course, rollout: RolloutConfig, costs: SamplerCosts) -> float:
+    """Return how long an episode takes that is alone and runs to its end.
+
+    Its end is that of its course, or where the first limit of the rollout cuts it short.
+
+    Example:
+      >>> course = Course(10, [4, 4, 4], [1, 1, 1], [1.0, 1.0, 1.0])
+      >>> costs = SamplerCosts(dispatch_seconds=0.5)
+      >>> seconds_alone(course, RolloutConfig(), costs)
+      9.0
+      >>> seconds_alone(course, RolloutConfig(max_tokens=18), costs)  # at the second turn's end
+      5.0
+    """
+    turns, env_seconds, start = [], 0.0, course.prompt_tokens
+    for turn in range(min(len(course.sampled_tokens), rollout.max_turns)):
+        wanted = start + course.sampled_tokens[turn]
+        end = min(wanted, start + rollout.max_turn_tokens, rollout.max_tokens)
+        turns.append((start, end))
+        if end < wanted:
+            break
+        env_seconds += course.latency_seconds[turn]
+        start = end + course.observed_tokens[turn]
+        if start >= rollout.max_tokens:
+            break
+    return env_seconds + costs.seconds(work_of(turns))
 
 
 class SimulatedEnv:
     """The environment of one episode; a new one for each."""
 
-    __slots__ = ("_episode", "_lengths", "_seconds", "_seed", "_task", "_turn", "_world")
+    __slots__ = ("_course", "_episode", "_seed", "_turn", "_world")
 
     def __init__(self, world: World):
         self._world = world
@@ -57,15 +109,11 @@ class SimulatedEnv:
 
     async def reset(self, task: Task, seed: int) -> Sequence[Message]:
         """Plan the whole episode; say how long the prompt and the first turn are."""
-        script = self._world.workload.script
-        turns = range(script.turns(task, seed))
-        self._task, self._seed = task, seed
-        self._seconds = [script.latency_seconds(task, seed, turn) for turn in turns]
-        self._lengths = [script.sampled_tokens(task, seed, turn) for turn in turns]
-        self._episode.planned_seconds = sum(self._seconds)
-        prompt = max(_SHORTEST_PROMPT, script.prompt_tokens(task, seed))
-        head = f"{self._episode.serial} {prompt}"
-        return (Message("user", f"{head} {self._lengths[0]}"),)
+        world, self._seed = self._world, seed
+        course = self._course = plan(world.workload.script, task, seed)
+        self._episode.planned_seconds = seconds_alone(course, world.rollout, world.costs)
+        head = f"{self._episode.serial} {course.prompt_tokens}"
+        return (Message("user", f"{head} {course.sampled_tokens[0]}"),)
 
     async def step(self, message: Message) -> StepResult:
         """Answer after the turn's latency; the last answer ends the episode.
@@ -73,18 +121,18 @@ class SimulatedEnv:
         Raises:
           OSError: at the end of an episode that the workload lets break.
         """
-        workload, turn = self._world.workload, self._turn
+        workload, course, turn = self._world.workload, self._course, self._turn
         self._turn += 1
         self._episode.waiting = True
-        await self._world.timers.sleep(self._seconds[turn])
-        last = turn + 1 == len(self._seconds)
+        await self._world.timers.sleep(course.latency_seconds[turn])
+        last = turn + 1 == len(course.latency_seconds)
         if last and workload.breaks(self._seed):
             raise OSError("the simulated environment broke")
         self._episode.waiting = False
         if last:
             return StepResult(reward=workload.reward(self._seed), terminated=True)
-        observed = max(1, workload.script.observed_tokens(self._task, self._seed, turn))
-        return StepResult((Message("tool", f"{observed} {self._lengths[turn + 1]}"),))
+        answer = f"{course.observed_tokens[turn]} {course.sampled_tokens[turn + 1]}"
+        return StepResult((Message("tool", answer),))
 
 
 class CountingRenderer:
@@ -116,9 +164,9 @@ class CountingRenderer:
         return " ".join(map(str, ids))
 
 
-def announced_serial(request: SampleRequest) -> int:
-    """Return the serial number of the episode that asks."""
-    return int(request.tokens[0])
+def announced_serial(tokens: Int32s) -> int:
+    """Return the serial number of the episode whose tokens these are."""
+    return int(tokens[0])
 
 
 def announced_length(request: SampleRequest) -> int:

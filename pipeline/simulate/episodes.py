@@ -1,15 +1,15 @@
 """Who is in flight, how long each episode held a slot, and what became of its work.
 
 Invariant: every second that an episode held a generation slot ends up in exactly one fate:
-useful (its group trained the policy), dropped (cancelled, failed, or its group was), unfinished
+useful (its group trained the policy), dropped (cancelled, failed, or its group was, or the part
+of a used episode that was too old for the loss), unfinished
 (in flight or ready when the run ended), or evaluation. Each is added up on its own, from the
 episodes themselves, and none is a remainder.
 """
 
 import enum
-from array import array
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 
 class Fate(enum.Enum):
@@ -31,7 +31,9 @@ class Episode:
       group: the admission index of its group, known from its first turn on; negative for an
         episode of an evaluation.
       planned_seconds: how long it would take, alone and to its end.
-      slot_seconds: how long it held a generation slot, so far.
+      slot_seconds: how long it held a generation slot, so far; a row may be given back after
+        the episode's end.
+      masked_share: of its sampled tokens, those that grew too old for the loss, 0..1.
       waiting: for the policy or its environment. Who is closed like that was cancelled or broke.
     """
 
@@ -40,31 +42,30 @@ class Episode:
     group: int = 0
     planned_seconds: float = 0.0
     slot_seconds: float = 0.0
+    masked_share: float = 0.0
     waiting: bool = False
     fate: Fate | None = None
 
 
-@dataclass
-class Lengths:
-    """Planned length and slot seconds of every episode whose work was used or dropped."""
+def slot_seconds(episodes: Iterable[Episode]) -> dict[Fate, float]:
+    """Return the slot seconds of episodes whose fate is known, by fate.
 
-    planned: "array[float]" = field(default_factory=lambda: array("d"))
-    useful: "array[float]" = field(default_factory=lambda: array("d"))
-    dropped: "array[float]" = field(default_factory=lambda: array("d"))
-
-    def add(self, episode: Episode, *, dropped: bool) -> None:
-        """Note one episode."""
-        self.planned.append(episode.planned_seconds)
-        self.useful.append(0.0 if dropped else episode.slot_seconds)
-        self.dropped.append(episode.slot_seconds if dropped else 0.0)
+    The share of a used episode's time that its masked tokens took is dropped work.
+    """
+    seconds = dict.fromkeys(Fate, 0.0)
+    for episode in episodes:
+        assert episode.fate is not None
+        dropped = episode.slot_seconds * episode.masked_share
+        seconds[episode.fate] += episode.slot_seconds - dropped
+        seconds[Fate.DROPPED] += dropped
+    return seconds
 
 
 class EpisodeBook:
     """Keeps the episodes of a run. The environments report to it, and so does `run`.
 
     Attributes:
-      seconds: slot seconds by fate.
-      lengths: of the episodes whose fate is known.
+      decided: the episodes whose fate is known.
       started: episodes ever started.
       in_flight_max: the most at one time.
       turns: turns of the policy asked for.
@@ -75,12 +76,11 @@ class EpisodeBook:
     ):
         """Args:
         now: virtual seconds.
-        slot_is_row: a slot is a row of the sampler, reported by `spend`; otherwise every
-          episode holds one for its whole life.
+        slot_is_row: a slot is a row of the sampler, reported by `add_slot_seconds`; otherwise
+          every episode of training holds one for its whole life, and those of evaluations none.
         run_ended: whether the last update is made, so that what stops now is unfinished.
         """
-        self.seconds = dict.fromkeys(Fate, 0.0)
-        self.lengths = Lengths()
+        self.decided: list[Episode] = []
         self.started = 0
         self.in_flight_max = 0
         self.turns = 0
@@ -103,7 +103,7 @@ class EpisodeBook:
         self._open[episode.serial] = episode
         return episode
 
-    def ask(self, serial: int, group: int) -> Episode:
+    def turn_asked(self, serial: int, group: int) -> Episode:
         """Note that the policy is asked for a turn of an episode; return the episode."""
         self.turns += 1
         episode = self._open[serial]
@@ -113,11 +113,9 @@ class EpisodeBook:
         self.in_flight_max = max(self.in_flight_max, self.in_flight)
         return episode
 
-    def spend(self, episode: Episode, seconds: float) -> None:
+    def add_slot_seconds(self, episode: Episode, seconds: float) -> None:
         """Add slot seconds to an episode, perhaps after its end."""
         episode.slot_seconds += seconds
-        if episode.fate is not None:
-            self.seconds[episode.fate] += seconds
 
     def close(self, episode: Episode) -> None:
         """End an episode: it ended well, or it was stopped or broke while it waited."""
@@ -133,10 +131,17 @@ class EpisodeBook:
         else:
             self._decide(episode, Fate.UNFINISHED if self._run_ended() else Fate.DROPPED)
 
-    def use(self, group: int) -> None:
-        """Note that a group was trained on."""
+    def use(self, group: int, masked_shares: Mapping[int, float]) -> None:
+        """Note that a group was trained on.
+
+        Args:
+          masked_shares: of the episodes that were used, by their serial numbers, see `Episode`.
+            One that isn't among them met a deadline just when it ended.
+        """
         for episode in self._ended.pop(group):
-            self._decide(episode, Fate.USEFUL)
+            is_used = episode.serial in masked_shares
+            episode.masked_share = masked_shares.get(episode.serial, 0.0)
+            self._decide(episode, Fate.USEFUL if is_used else Fate.DROPPED)
 
     def end(self, outstanding: Collection[int], *, first_later: int) -> None:
         """Decide about the episodes that ended well and were not used.
@@ -153,6 +158,4 @@ class EpisodeBook:
 
     def _decide(self, episode: Episode, fate: Fate) -> None:
         episode.fate = fate
-        self.seconds[fate] += episode.slot_seconds
-        if fate in (Fate.USEFUL, Fate.DROPPED):
-            self.lengths.add(episode, dropped=fate is Fate.DROPPED)
+        self.decided.append(episode)

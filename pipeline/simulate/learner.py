@@ -10,24 +10,23 @@ from .timers import Timers
 
 @dataclass
 class SimulatedLearner:
-    """Counts updates, and how long they took.
+    """Takes its time.
 
     Attributes:
-      on_updated: called with the seconds of an update when it ends.
-      busy_seconds: spent in updates so far.
+      on_updated: called when an update ends, with the seconds of its constant part and those
+        of its tokens.
     """
 
     costs: LearnerCosts
     timers: Timers
-    on_updated: Callable[[float], None]
-    busy_seconds: float = 0.0
+    on_updated: Callable[[float, float], None]
 
     async def update(self, batch: TrainBatch) -> Mapping[str, float]:
         """Take the batch's time."""
-        seconds = self.costs.update_seconds + tokens_in_use(batch) * self.costs.token_seconds
-        await self.timers.sleep(seconds)
-        self.busy_seconds += seconds
-        self.on_updated(seconds)
+        constant = self.costs.update_seconds
+        token_seconds = tokens_in_use(batch) * self.costs.token_seconds
+        await self.timers.sleep(constant + token_seconds)
+        self.on_updated(constant, token_seconds)
         return {}
 
 

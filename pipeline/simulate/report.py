@@ -1,38 +1,18 @@
 """What a simulation found, as numbers and as what JSON can hold."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any
 
-from .account import Pools
+from .account import Ideal, Pools
 from .bottleneck import describe_bottleneck
-from .episodes import EpisodeBook, Fate, Lengths
+from .episodes import Episode, EpisodeBook, Fate, slot_seconds
 from .scenarios import Simulation
 from .watch import UseWatch
 
 DECILES = 10
-
-
-@dataclass(frozen=True)
-class Ideal:
-    """The least virtual seconds in which the work that was used can be done, by what limits it.
-
-    Attributes:
-      sampler: the turns, if the sampler's rows were always full.
-      environments: the episodes, if as many as may be in flight always were, and none queued.
-      learner: the updates, one after the other.
-      critical_path: the longest episode that was used.
-    """
-
-    sampler: float
-    environments: float
-    learner: float
-    critical_path: float
-
-    @property
-    def seconds(self) -> float:
-        """The largest of them: no schedule can be faster."""
-        return max(self.sampler, self.environments, self.learner, self.critical_path)
 
 
 @dataclass(frozen=True)
@@ -81,7 +61,8 @@ class Report:
       efficiency: achieved over ideal throughput, 0..1, of the groups that were trained on. No
         schedule could have done the same work in less than `ideal` says, so it is the ideal's
         time over the time that passed. The ideal knows no bound on lags.
-      waste: of all slot seconds of episodes, those whose work was dropped, 0..1.
+      waste: of the generation slots' seconds that went into used or dropped work, the dropped
+        ones, 0..1. Work that was on its way when the run ended, and evaluations, don't count.
       account: where all device time went; sums to 1. See `account`.
       bottleneck: what limits the run and which setting to change.
       dropped_by_length_decile: of the episodes used or dropped, the share of their slot seconds
@@ -119,20 +100,27 @@ class Report:
 def make_report(simulation: Simulation, measured: Measured, *, host_seconds: float) -> Report:
     """Compute the report of a run from what was measured."""
     book, used, seconds = measured.book, measured.used, measured.seconds
+    spent = slot_seconds(book.decided)
     efficiency = measured.ideal.seconds / seconds if seconds > 0 else 1.0
     return Report(
         scenario=simulation.name,
         schedule=_schedule(simulation),
         efficiency=efficiency,
-        waste=_share(book.seconds[Fate.DROPPED], sum(book.seconds.values())),
+        waste=_share(spent[Fate.DROPPED], spent[Fate.DROPPED] + spent[Fate.USEFUL]),
         lag=_lag(used),
         account=measured.pools.account(),
-        bottleneck=describe_bottleneck(measured.pools, simulation.schedule),
+        bottleneck=describe_bottleneck(
+            measured.pools,
+            measured.ideal,
+            simulation,
+            seconds=seconds,
+            in_flight_max=book.in_flight_max,
+        ),
         virtual_seconds=seconds,
         host_microseconds_per_turn=1e6 * host_seconds / max(1, book.turns),
         groups_per_second=used.groups / seconds if seconds > 0 else 0.0,
         ideal=measured.ideal,
-        dropped_by_length_decile=dropped_by_decile(book.lengths),
+        dropped_by_length_decile=dropped_by_decile(book.decided),
         episodes=book.started,
         turns=book.turns,
         in_flight_max=book.in_flight_max,
@@ -140,24 +128,26 @@ def make_report(simulation: Simulation, measured: Measured, *, host_seconds: flo
     )
 
 
-def dropped_by_decile(lengths: Lengths) -> tuple[float, ...]:
+def dropped_by_decile(episodes: Iterable[Episode]) -> tuple[float, ...]:
     """Return the dropped share of the work by tenths of the episodes, the shortest first.
 
+    Those that were neither used nor dropped are left out. How short an episode is, is what it
+    was planned to take.
+
     Example:
-      >>> from array import array
-      >>> half = Lengths(array("d", range(20)), array("d", [1.0] * 20), array("d", [0.0] * 20))
-      >>> half.dropped[-1], half.useful[-1] = 3.0, 0.0
-      >>> dropped_by_decile(half)
-      (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.75)
+      >>> twenty = [Episode(n, 0.0, planned_seconds=n, slot_seconds=1.0) for n in range(20)]
+      >>> for episode in twenty:
+      ...     episode.fate = Fate.DROPPED if episode.serial == 19 else Fate.USEFUL
+      >>> dropped_by_decile(reversed(twenty))
+      (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5)
     """
-    order = sorted(range(len(lengths.planned)), key=lengths.planned.__getitem__)
-    edges = [tenth * len(order) // DECILES for tenth in range(DECILES + 1)]
+    judged = (episode for episode in episodes if episode.fate in (Fate.USEFUL, Fate.DROPPED))
+    ordered = sorted(judged, key=attrgetter("planned_seconds"))
+    edges = [tenth * len(ordered) // DECILES for tenth in range(DECILES + 1)]
     shares = []
-    for tenth in range(DECILES):
-        episodes = order[edges[tenth] : edges[tenth + 1]]
-        dropped = sum(lengths.dropped[episode] for episode in episodes)
-        useful = sum(lengths.useful[episode] for episode in episodes)
-        shares.append(_share(dropped, dropped + useful))
+    for begin, end in itertools.pairwise(edges):
+        spent = slot_seconds(ordered[begin:end])
+        shares.append(_share(spent[Fate.DROPPED], spent[Fate.DROPPED] + spent[Fate.USEFUL]))
     return tuple(shares)
 
 

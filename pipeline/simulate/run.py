@@ -16,7 +16,7 @@ from ..rollout.episode import Rollout
 from ..rollout.group import Flight
 from ..stages import Stages, Update
 from ..types import Completion, SampleRequest, TrainBatch, TrajectoryGroup
-from .account import CAPPED, WAITING, GenerationSeconds, LearnerSeconds, Pools
+from .account import CAPPED, WAITING, GenerationSeconds, Ideal, Pools
 from .batches import make_pack
 from .environment import (
     CountingRenderer,
@@ -26,9 +26,9 @@ from .environment import (
     announced_length,
     announced_serial,
 )
-from .episodes import Episode, EpisodeBook
+from .episodes import Episode, EpisodeBook, slot_seconds
 from .learner import SimulatedLearner
-from .report import Ideal, Measured, Report, make_report
+from .report import Measured, Report, make_report
 from .sampler import SimulatedSampler
 from .scenarios import Simulation
 from .timers import Timers, run_virtually
@@ -72,12 +72,13 @@ class _Run:
             turn_tokens=announced_length,
             context_tokens=rollout.max_tokens,
             why_idle=self._why_idle,
-            on_row_seconds=self._spend,
+            on_row_seconds=self._row_given_back,
         )
         self._idle = IdleWatch(self._slots, self._book, self._why_idle)
-        self._between = LearnerWatch(self._now)
-        self._learner = SimulatedLearner(simulation.learner, timers, self._between.updated)
-        self._used = UseWatch(costs, self._slots, self._most_lag())
+        self._learning = LearnerWatch()
+        self._learner = SimulatedLearner(simulation.learner, timers, self._learning.updated)
+        self._publishing = False
+        self._used = UseWatch(costs, self._most_lag())
         self._pack = make_pack(simulation)
         self._controller = Controller(
             self._stages(),
@@ -95,7 +96,6 @@ class _Run:
         """Run to the last update."""
         await self._publish(0)
         await self._controller.run()
-        self._between.idle_ends()
         self._sampler.close()
         before = self._ledger_before
         outstanding = {group.index for group in (*before.running, *before.ready)}
@@ -107,23 +107,16 @@ class _Run:
         in_rows = self._simulation.sampler.rows is not None
         generation = GenerationSeconds(
             slots=self._slots,
-            held={fate.value: spent for fate, spent in book.seconds.items()},
+            held={fate.value: spent for fate, spent in slot_seconds(book.decided).items()},
             idle=engine.idle_seconds if in_rows else self._idle.idle_seconds,
             recompute=engine.recompute_seconds if in_rows else 0.0,
             sync=engine.pause_seconds * self._slots if in_rows else 0.0,
-        )
-        between = self._between
-        learner = LearnerSeconds(
-            updates=self._learner.busy_seconds,
-            padding=between.padding_seconds,
-            starved=between.starved_seconds,
-            sync=between.sync_seconds,
         )
         return Measured(
             seconds=seconds,
             pools=Pools(
                 generation.shares(max(seconds, engine.clock) if in_rows else seconds),
-                learner.shares(seconds),
+                self._learning.shares(seconds),
                 self._simulation.sampler_share,
             ),
             ideal=self._ideal(),
@@ -135,18 +128,23 @@ class _Run:
     def _ideal(self) -> Ideal:
         used = self._used
         return Ideal(
-            sampler=used.sampler_seconds,
+            sampler=used.costs.seconds(used.work, batch_rows=self._slots),
             environments=used.alone_seconds / self._simulation.rollout.max_episodes,
-            learner=self._learner.busy_seconds,
+            learner=self._learning.useful,
             critical_path=used.longest_seconds,
         )
 
     def _stages(self) -> Stages:
-        world = World(self._simulation.workload, self._timers, self._book)
-        make_env = partial(SimulatedEnv, world)
-        self._rollout = Rollout(
-            make_env, CountingRenderer(), self._sample, self._simulation.rollout
+        simulation = self._simulation
+        world = World(
+            simulation.workload,
+            self._timers,
+            self._book,
+            rollout=simulation.rollout,
+            costs=simulation.sampler,
         )
+        make_env = partial(SimulatedEnv, world)
+        self._rollout = Rollout(make_env, CountingRenderer(), self._sample, simulation.rollout)
         return Stages(
             tasks=NumberedTasks(),
             rollout=self._rollout,
@@ -155,40 +153,38 @@ class _Run:
             publish=self._publish,
             hold=self._sampler.hold,
             load=self._sampler.load,
-            evaluate=self._evaluate if self._simulation.evaluate.tasks else None,
+            evaluate=self._evaluate if simulation.evaluate.tasks else None,
         )
 
     # What the controller calls, and what is noted then.
 
     async def _sample(self, request: SampleRequest) -> Completion:
-        episode = self._book.ask(announced_serial(request), request.priority)
+        episode = self._book.turn_asked(announced_serial(request.tokens), request.priority)
         if self._simulation.sampler.rows is not None:
             self._asked[request] = episode
         completion = await self._sampler.sample(request)
         episode.waiting = False
         return completion
 
-    def _spend(self, request: SampleRequest, seconds: float) -> None:
+    def _row_given_back(self, request: SampleRequest, seconds: float) -> None:
         if self._simulation.sampler.rows is not None:
-            self._book.spend(self._asked.pop(request), seconds)
+            self._book.add_slot_seconds(self._asked.pop(request), seconds)
 
     def _pack_noted(
         self, groups: Sequence[TrajectoryGroup], batch: int
     ) -> tuple[TrainBatch, BatchStatistics]:
-        self._between.idle_ends()
         packed, statistics = self._pack(groups, batch)
-        self._between.padding_share = statistics.padding_share
+        self._learning.padding_share = statistics.padding_share
         return packed, statistics
 
     async def _publish(self, version: int) -> None:
-        began = self._now()
+        self._publishing = True
         await self._sampler.publish(None, version)
-        self._between.publish_seconds += self._now() - began
+        self._publishing = False
 
     def _on_update(self, update: Update) -> None:
-        self._used.note(update)
         for group in update.groups:
-            self._book.use(group.index)
+            self._book.use(group.index, self._used.note(group, update.batch))
 
     async def _evaluate(self, version: int, flight: Flight) -> None:
         config = self._simulation.evaluate
@@ -207,9 +203,15 @@ class _Run:
         return self._timers.now
 
     def _advance(self, seconds: float) -> None:
-        self._ledger_before = self._controller.ledger
+        state = self._ledger_before = self._controller.ledger
         if self._simulation.sampler.rows is None:
             self._idle.advance(seconds)
+        if state.learner_waits:
+            self._learning.starved += seconds
+        elif self._publishing:
+            self._learning.sync += seconds
+        elif state.committed == self._simulation.steps:
+            self._learning.evaluation += seconds
 
     def _why_idle(self) -> str:
         return WAITING if ledger.may_admit(self._controller.ledger) > 0 else CAPPED

@@ -46,7 +46,7 @@ def _numbers(report: Report) -> Table:
     rows = {
         "schedule": _schedule(report.schedule),
         "efficiency": f"{report.efficiency:.3f} of what no schedule can exceed",
-        "waste": f"{report.waste:.1%} of the generation time went into dropped work",
+        "waste": f"{report.waste:.1%} of the generation time of used and dropped work was dropped",
         "lag": f"{report.lag.mean:.2f} on average, {report.lag.max} at most",
         "throughput": f"{number(report.groups_per_second)} groups/s",
         "time": f"{number(report.virtual_seconds)} virtual seconds; the least possible is "

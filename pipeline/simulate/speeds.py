@@ -1,9 +1,54 @@
 """How fast the simulated sampler and learner are: two small records of constants."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Self
 
 from ..errors import check
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What turns ask of a sampler.
+
+    Attributes:
+      tokens: sampled.
+      cache_reads: for each of them, the tokens in the cache before it.
+      prefilled: tokens that are given and not sampled.
+    """
+
+    tokens: float = 0.0
+    cache_reads: float = 0.0
+    prefilled: float = 0.0
+
+    def plus(self, other: Self, *, share: float = 1.0) -> "Work":
+        """Return the sum of this and a share of another work."""
+        return Work(
+            self.tokens + share * other.tokens,
+            self.cache_reads + share * other.cache_reads,
+            self.prefilled + share * other.prefilled,
+        )
+
+
+def work_of(turns: Iterable[tuple[int, int]]) -> Work:
+    """Return the work of one episode's turns.
+
+    Args:
+      turns: where each turn's sampled tokens begin and end among the episode's tokens.
+
+    Example:
+      >>> work_of([(2, 4), (5, 6)])
+      Work(tokens=3, cache_reads=10.0, prefilled=3)
+    """
+    tokens = prefilled = cached = 0
+    cache_reads = 0.0
+    for start, end in turns:
+        count = end - start
+        tokens += count
+        cache_reads += count * start + count * (count - 1) / 2
+        prefilled += start - cached
+        cached = end
+    return Work(tokens, cache_reads, prefilled)
 
 
 @dataclass(frozen=True)
@@ -73,17 +118,20 @@ class SamplerCosts(SamplerSpeeds):
             kv_tokens=None if self.kv_tokens is None else max(2, self.kv_tokens // grain),
         )
 
-    def turn_seconds(self, context: int, tokens: int, *, company: int = 1) -> float:
-        """Return the time that one turn alone costs a sampler.
+    def seconds(self, work: Work, *, batch_rows: int = 1) -> float:
+        """Return the least time that work takes if so many rows are always busy.
 
-        Args:
-          context: tokens in the cache when the turn begins.
-          tokens: sampled in the turn.
-          company: so many equal rows share the constant part of each step.
+        A step samples one token for each row, and what these rows read fits into the cache.
         """
-        step_seconds = self.dispatch_seconds / company + self.row_seconds
-        read = tokens * context + tokens * (tokens - 1) / 2
-        return tokens * step_seconds + read * self.kv_token_seconds
+        steps = work.tokens / batch_rows
+        if self.kv_tokens is not None:
+            steps = max(steps, work.cache_reads / self.kv_tokens)
+        return (
+            steps * self.dispatch_seconds
+            + work.tokens * self.row_seconds
+            + work.cache_reads * self.kv_token_seconds
+            + work.prefilled * self.prefill_token_seconds
+        )
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ..groups.policy_version import lag
-from ..stages import Update
-from ..types import Trajectory
+from ..types import Trajectory, TrajectoryGroup
+from .environment import announced_serial
 from .episodes import EpisodeBook
-from .speeds import SamplerCosts
+from .speeds import SamplerCosts, Work, work_of
 
 
 def _no_seconds() -> defaultdict[str, float]:
@@ -36,33 +38,36 @@ class IdleWatch:
 
 @dataclass
 class LearnerWatch:
-    """Adds up what the learner does between its updates, and of what they consist.
+    """Adds up what the learner does, in seconds.
 
     Attributes:
-      publish_seconds: of all publishes so far; whoever publishes counts them.
-      padding_share: of the batch formed last.
+      padding_share: of the tokens of the batch formed last.
+      useful: updates, without what was spent on padding.
+      evaluation: the end of the last evaluation is waited for, when all updates are made.
     """
 
-    now: Callable[[], float]
-    starved_seconds: float = 0.0
-    sync_seconds: float = 0.0
-    padding_seconds: float = 0.0
-    publish_seconds: float = 0.0
     padding_share: float = 0.0
-    _idle_since: float = 0.0
-    _published_then: float = 0.0
+    useful: float = 0.0
+    padding: float = 0.0
+    starved: float = 0.0
+    sync: float = 0.0
+    evaluation: float = 0.0
 
-    def idle_ends(self) -> None:
-        """Note that a batch was formed, or that the run is over."""
-        publishing = self.publish_seconds - self._published_then
-        self.sync_seconds += publishing
-        self.starved_seconds += self.now() - self._idle_since - publishing
+    def updated(self, constant_seconds: float, token_seconds: float) -> None:
+        """Note an update: its constant part, and what its tokens took, padding included."""
+        padding = token_seconds * self.padding_share
+        self.padding += padding
+        self.useful += constant_seconds + token_seconds - padding
 
-    def updated(self, seconds: float) -> None:
-        """Note the end of an update that took so long."""
-        self.padding_seconds += seconds * self.padding_share
-        self._idle_since = self.now()
-        self._published_then = self.publish_seconds
+    def shares(self, elapsed_seconds: float) -> dict[str, float]:
+        """Return the shares of the learner's time."""
+        return {
+            "useful": self.useful / elapsed_seconds,
+            "padding": self.padding / elapsed_seconds,
+            "starved": self.starved / elapsed_seconds,
+            "sync": self.sync / elapsed_seconds,
+            "evaluation": self.evaluation / elapsed_seconds,
+        }
 
 
 @dataclass
@@ -70,43 +75,46 @@ class UseWatch:
     """What was trained on: lags, and the least time that the same work needs.
 
     Attributes:
+      most_lag: tokens of a larger lag were left out of the loss.
       lags: groups by lag in versions.
       groups: trained on.
-      sampler_seconds: what the turns cost a sampler whose rows are always full.
-      alone_seconds: what the episodes took if nobody had to queue or wait for others.
-      longest_seconds: the longest of these.
+      work: what the turns asked of the sampler, masked tokens left out.
+      alone_seconds: what the episodes took if nobody had to queue or wait for others, the share
+        of masked tokens left out.
+      longest_seconds: the longest of these, as a whole.
     """
 
     costs: SamplerCosts
-    full_rows: int
     most_lag: int
     lags: Counter[int] = field(default_factory=Counter)
     groups: int = 0
-    sampler_seconds: float = 0.0
+    work: Work = field(default_factory=Work)
     alone_seconds: float = 0.0
     longest_seconds: float = 0.0
 
-    def note(self, update: Update) -> None:
-        """Count the groups of one update."""
-        self.groups += len(update.groups)
-        for group in update.groups:
-            self.lags[min(lag(group.oldest_version, update.batch), self.most_lag)] += 1
-            for trajectory in group.trajectories:
-                self._note_trajectory(trajectory)
+    def note(self, group: TrajectoryGroup, batch: int) -> dict[int, float]:
+        """Count a group of a batch; return its episodes' masked shares by serial number."""
+        self.groups += 1
+        self.lags[min(lag(group.oldest_version, batch), self.most_lag)] += 1
+        masked = {}
+        for trajectory in group.trajectories:
+            share = masked_share(trajectory, batch - self.most_lag)
+            masked[announced_serial(trajectory.tokens)] = share
+            self._add(trajectory, 1 - share)
+        return masked
 
-    def _note_trajectory(self, trajectory: Trajectory) -> None:
-        alone = sum(turn.env_seconds for turn in trajectory.turns)
-        if not self.costs.turns_are_free:
-            alone += self._turns_seconds(trajectory, company=1)
-            self.sampler_seconds += self._turns_seconds(trajectory, company=self.full_rows)
-        self.alone_seconds += alone
+    def _add(self, trajectory: Trajectory, share: float) -> None:
+        work = work_of((turn.start, turn.end) for turn in trajectory.turns)
+        env_seconds = sum(turn.env_seconds for turn in trajectory.turns)
+        alone = env_seconds + self.costs.seconds(work)
+        self.work = self.work.plus(work, share=share)
+        self.alone_seconds += alone * share
         self.longest_seconds = max(self.longest_seconds, alone)
 
-    def _turns_seconds(self, trajectory: Trajectory, *, company: int) -> float:
-        seconds, cached = 0.0, 0
-        for turn in trajectory.turns:
-            seconds += (turn.start - cached) * self.costs.prefill_token_seconds
-            tokens = turn.end - turn.start
-            seconds += self.costs.turn_seconds(turn.start, tokens, company=company)
-            cached = turn.end
-        return seconds
+
+def masked_share(trajectory: Trajectory, oldest: int) -> float:
+    """Return the share of the sampled tokens whose versions are older, 0..1."""
+    if oldest <= 0:
+        return 0.0
+    versions = trajectory.policy_versions[trajectory.loss_mask]
+    return float(np.mean(versions < oldest)) if versions.size else 0.0

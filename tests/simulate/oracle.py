@@ -66,5 +66,4 @@ class Oracle:
 
     @property
     def waste(self):
-        total = self.used_seconds + self.lost_seconds + self.unfinished_seconds
-        return self.lost_seconds / total
+        return self.lost_seconds / (self.used_seconds + self.lost_seconds)

@@ -92,7 +92,7 @@ def test_the_account_closes_and_the_bounds_hold(
         latency=rng.choice(["recipe", "constant", "pareto"]),
     )
     report = simulate(simulation)
-    assert sum(report.account.values()) == pytest.approx(1.0, abs=0.01)
+    assert sum(report.account.values()) == pytest.approx(1.0, abs=1e-6)
     assert min(report.account.values()) >= -1e-9
     assert 0 < report.efficiency <= 1 + 1e-9
     assert 0 <= report.waste <= 1
@@ -207,9 +207,8 @@ def test_a_sampler_that_is_always_full_is_the_bound_of_the_ideal():
             schedule={"max_mean_lag": 8, "max_lag": 32}, learner={"update_seconds": 0.0},
         )
     )  # fmt: skip
-    assert report.ideal.seconds == report.ideal.sampler
+    assert report.ideal.bound == ("sampler", report.ideal.sampler)
     assert report.efficiency > 0.8
-    assert report.bottleneck.startswith("generation")
 
 
 def test_evaluations_are_counted_apart():
