@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 a stage failed, 2 a user's mistake, 130 Ctrl-C, 143 SIGTER
 
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -13,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from .errors import ConfigError, HeadraceError, innermost
+from .errors import ConfigError, HeadraceError, describe, innermost
 
 if TYPE_CHECKING:
     from .config import Recipe
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from .simulate.scenarios import Simulation, Source
     from .simulate.tune_report import Findings
     from .train import Job
+
+INNERMOST_FRAMES = 8  # of what went wrong, shown to people
 
 USAGE = """\
 usage: headrace COMMAND
@@ -42,8 +45,13 @@ Start with: headrace train calculator
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] in (["simulate"], ["tune"]):
+        from .simulate.timers import collect_rarely  # noqa: PLC0415
+
+        collect_rarely()
     try:
-        code = run(list(sys.argv[1:] if arguments is None else arguments))
+        code = run(given)
     except KeyboardInterrupt:  # before or after the part that handles signals in order
         print("headrace: interrupted", file=sys.stderr)
         code = 130
@@ -76,6 +84,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _train(arguments: Sequence[str]) -> int:
     began_seconds = time.monotonic()
+    for number in (signal.SIGUSR1, signal.SIGUSR2):  # until somebody listens they would kill
+        signal.signal(number, signal.SIG_IGN)
     if arguments in (["-h"], ["--help"]):
         print(USAGE, end="")
         return 0
@@ -86,6 +96,7 @@ def _train(arguments: Sequence[str]) -> int:
 
     from .assemble import assemble  # noqa: PLC0415
     from .observe.view import open_view  # noqa: PLC0415
+    from .supervise import end_without_threads  # noqa: PLC0415
     from .train import Job  # noqa: PLC0415
 
     sys.path.append(str(Path.cwd()))  # where users keep the modules of their environments
@@ -99,7 +110,9 @@ def _train(arguments: Sequence[str]) -> int:
             trio.run(job.run, began_seconds)
     except (HeadraceError, BaseExceptionGroup) as error:
         return _explain(error)
-    return _finish(job, directory)
+    code = _finish(job, directory)
+    end_without_threads(code, after_seconds=recipe.controller.exit_deadline_seconds)
+    return code
 
 
 def _parse_recipe(name_or_file: str, overrides: Sequence[str]) -> "Recipe":
@@ -133,10 +146,8 @@ def _simulate(arguments: Sequence[str]) -> int:
         return 0
     if not arguments or arguments[0].startswith("-"):
         return _mistake("simulate needs a recipe or scenario: headrace simulate balanced")
-    from .simulate.host import collect_rarely  # noqa: PLC0415
     from .simulate.run import simulate  # noqa: PLC0415
 
-    collect_rarely()
     try:
         flags = [argument for argument in arguments[1:] if argument != "--json"]
         report = simulate(_parse_simulation(arguments[0], flags))
@@ -163,7 +174,7 @@ def _parse_simulation(name_or_file: str, overrides: Sequence[str]) -> "Simulatio
 
 
 def _simulation_source(name_or_file: str) -> "Source":
-    from .simulate.catalogue import SCENARIOS  # noqa: PLC0415
+    from .simulate.agent import SCENARIOS  # noqa: PLC0415
     from .simulate.recipes import RecipeParts, from_recipe  # noqa: PLC0415
     from .simulate.scenarios import Packing  # noqa: PLC0415
 
@@ -198,11 +209,9 @@ def _tune(arguments: Sequence[str]) -> int:
         return _mistake("tune needs a recipe or scenario: headrace tune balanced")
     import tyro  # noqa: PLC0415
 
-    from .simulate.host import collect_rarely  # noqa: PLC0415
     from .simulate.progress import open_progress  # noqa: PLC0415
     from .simulate.tune import TuneSettings, default_settings, tune, write_svg  # noqa: PLC0415
 
-    collect_rarely()
     flags = [argument for argument in arguments[1:] if argument != "--json"]
     try:
         source = _simulation_source(arguments[0])
@@ -284,23 +293,45 @@ def _explain(error: BaseException) -> int:
     """Say in one message what ended the run; raise what is nobody's expected error."""
     ours = list(_ours(error))
     if not ours:
-        raise error
+        return _explain_foreign(error)
     # Those who waited for a stage that died fail too; the one that died is the news.
     cause = min(ours, key=_is_consequence)
     if isinstance(cause, ConfigError):
         return _mistake(str(cause))
     if cause.__cause__ is not None and not list(_ours(cause.__cause__)):
-        traceback.print_exception(cause.__cause__)  # unexpected: where it happened matters
+        _print_place(innermost(cause.__cause__))  # unexpected: where it happened matters
     print(f"headrace: {cause}", file=sys.stderr)
     return 1
 
 
+def _explain_foreign(error: BaseException) -> int:
+    """Say what ended the run where it is no error of a stage, such as a SystemExit."""
+    import trio  # noqa: PLC0415
+
+    news = [leaf for leaf in _leaves(error) if not isinstance(leaf, trio.Cancelled)]
+    cause = news[0] if news else error
+    if isinstance(cause, KeyboardInterrupt):
+        raise cause
+    _print_place(cause)
+    notes: list[str] = vars(cause).get("__notes__", [])
+    print(f"headrace: {describe(cause)} {notes[0] if notes else ''}", file=sys.stderr)
+    return 1
+
+
+def _print_place(error: BaseException) -> None:
+    traceback.print_exception(error, limit=-INNERMOST_FRAMES, chain=False)
+
+
 def _ours(error: BaseException) -> Iterator[HeadraceError]:
-    """Yield the errors of Headrace in an exception, which may be a group."""
+    """Return the errors of Headrace in an exception, which may be a group."""
+    return (leaf for leaf in _leaves(error) if isinstance(leaf, HeadraceError))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _ours(inner)
-    elif isinstance(error, HeadraceError):
+            yield from _leaves(inner)
+    else:
         yield error
 
 

@@ -78,6 +78,7 @@ class Controller:
         self._held: dict[int, ExitStack] = {}
         self._evaluating = False
         self._moved = 0.0
+        self.ending = False  # true once what runs is cancelled, and should end soon
         self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
@@ -92,6 +93,7 @@ class Controller:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._watch)
+                nursery.start_soon(self._notice_the_end)
                 self._hold(self.ledger.published)
                 self._admit()
                 async with trio.open_nursery() as evaluations:
@@ -358,19 +360,32 @@ class Controller:
     def _release(self) -> None:
         for version in [*self._held]:
             if self.ledger.ended or version < ledger.oldest_needed(self.ledger):
-                self._held.pop(version).close()
+                with stage("sampler"):
+                    self._held.pop(version).close()
 
     # The watchdog.
 
     async def _watch(self) -> None:
         """End a run in which nothing moves: no call, no outcome, no update, no publish."""
         limit = self._config.stall_after_seconds(self._stages.rollout.config)
+        interval = limit / LOOKS_A_STALL
+        looked = woke = trio.current_time()
         with stage("watchdog"):
             while True:
-                await trio.sleep(limit / LOOKS_A_STALL)
-                moved = max(self._moved, self.flight.moved, self.evaluation_flight.moved)
-                if trio.current_time() - moved >= limit:
+                await trio.sleep(interval)
+                now = trio.current_time()
+                if now - looked > 2 * interval:
+                    woke = now  # the whole process stood still, so nothing could move
+                looked = now
+                moved = max(woke, self._moved, self.flight.moved, self.evaluation_flight.moved)
+                if now - moved >= limit:
                     raise self._stalled(f"nothing has moved for {limit:g} s")
+
+    async def _notice_the_end(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.ending = True
 
     def _stalled(self, why: str) -> PipelineStalled:
         lines = self.describe(trio.current_time())

@@ -10,6 +10,9 @@ from types import TracebackType
 
 from ..envs.base import EnvironmentBroken
 
+_KNOWN_MODULES = ("builtins", "trio")
+_LONGEST_TEXT = 2000
+
 
 class HeadraceError(Exception):
     """Base of all errors raised on purpose by Headrace."""
@@ -52,7 +55,7 @@ class StageFailed(HeadraceError):
     """
 
     def __init__(self, stage: str, cause: BaseException):
-        super().__init__(f"stage {stage!r} failed: {type(cause).__name__}: {cause}")
+        super().__init__(f"stage {stage!r} failed: {describe(cause)}")
         self.stage = stage
 
 
@@ -76,10 +79,27 @@ class stage:  # noqa: N801 - reads as a keyword, as trio.fail_after does
         trace: TracebackType | None,
     ) -> None:
         cause = error and innermost(error)
-        if not isinstance(cause, Exception | EnvironmentBroken):
-            return
-        if not isinstance(cause, StageFailed | ConfigError):
-            raise StageFailed(self._name, cause) from error
+        if isinstance(cause, Exception | EnvironmentBroken):
+            if not isinstance(cause, StageFailed | ConfigError):
+                raise StageFailed(self._name, cause) from error
+        elif isinstance(cause, SystemExit | GeneratorExit) or _is_foreign(cause):
+            assert cause is not None
+            cause.add_note(f"in stage {self._name!r}")  # it passes, as whoever raised it wants
+
+
+def _is_foreign(error: BaseException | None) -> bool:
+    """Whether it is a kind of `BaseException` that neither Python nor trio has."""
+    return error is not None and type(error).__module__.partition(".")[0] not in _KNOWN_MODULES
+
+
+def describe(error: BaseException) -> str:
+    """Return an error's type and text, cut where it is long; never fails."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception as worse:  # of a foreign __str__; nothing of it is worth a run
+        why = type(worse).__name__
+        return f"{type(error).__name__}, which fails to describe itself: {why}"
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} …"
 
 
 def innermost(error: BaseException) -> BaseException:

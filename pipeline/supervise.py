@@ -10,8 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import trio
 
@@ -54,61 +54,87 @@ async def describe_on_signal(describe: Describe, tell: Callable[[str], None]) ->
             )
 
 
-@contextmanager
-def forced_end(
-    describe: Describe, *, after_seconds: float
-) -> Iterator[Callable[[], Awaitable[None]]]:
-    """End the process by force if the run in this context can't end in order.
+class ForcedEnd:
+    """Ends the process by force where it can't end in order.
 
-    Foreign code may refuse to be cancelled. Where the run has not ended `after_seconds` after it
-    was cancelled, what still waits is written to standard error and the process ends at once,
-    with exit code 70: nothing is closed and no summary written any more.
-
-    Yields:
-      A function to run as a task of the run's nursery: its cancellation starts the time.
+    Foreign code may refuse to be cancelled. Then what still waits is written to standard error
+    and the process ends at once, with exit code 70: nothing is closed any more.
     """
-    started: list[tuple[float, float]] = []
 
-    def end() -> None:
-        try:
-            say_why(*started[0])
-        finally:  # whatever a closed pipe or a foreign name does
-            os._exit(FORCED_EXIT_CODE)
+    def __init__(self, describe: Describe, last: Callable[[], None], *, after_seconds: float):
+        """Args:
+        last: called before the end, such as to write down what is known; on a thread.
+        after_seconds: how long an end in order may take.
+        """
+        self._describe = describe
+        self._last = last
+        self._after_seconds = after_seconds
+        self._timer: threading.Timer | None = None
 
-    def say_why(trio_time: float, monotonic: float) -> None:
-        lines = "\n  ".join(describe(trio_time + time.monotonic() - monotonic))
-        sys.stderr.write(
-            f"headrace: the run can't end in order: {after_seconds:g} s after its end these still "
-            f"wait and don't let themselves be cancelled; ended by force\n  {lines}\n"
-        )
-        sys.stderr.flush()
+    def arm(self) -> None:
+        """Start the time, unless it runs already; call it on trio's thread."""
+        if self._timer is None:
+            clock = trio.current_time(), time.monotonic()
+            self._timer = threading.Timer(self._after_seconds, self._end, clock)
+            self._timer.daemon = True
+            self._timer.start()
 
-    timer = threading.Timer(after_seconds, end)
-    timer.daemon = True
+    def disarm(self) -> None:
+        """Stop the time: what was to end has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    async def start_when_cancelled() -> None:
+    async def arm_when_cancelled(self) -> None:
+        """Arm when the surrounding nursery is cancelled: run it as one of its tasks."""
         try:
             await trio.sleep_forever()
         finally:
-            started.append((trio.current_time(), time.monotonic()))
-            timer.start()
+            self.arm()
 
-    try:
-        yield start_when_cancelled
-    finally:
-        timer.cancel()
+    def _end(self, trio_time: float, monotonic: float) -> None:
+        try:
+            lines = "\n  ".join(self._describe(trio_time + time.monotonic() - monotonic))
+            _write(
+                f"the run can't end in order: after {self._after_seconds:g} s these still wait "
+                f"and don't let themselves be cancelled; ended by force\n  {lines}"
+            )
+            self._last()
+        finally:  # whatever a foreign name or a full disk does
+            os._exit(FORCED_EXIT_CODE)
+
+
+def end_without_threads(code: int, *, after_seconds: float) -> None:
+    """End the process by force if threads of foreign code keep the interpreter from ending.
+
+    Call it last: Python waits for all threads that aren't daemons.
+
+    Args:
+      code: the process's exit code, in either case.
+    """
+
+    def end() -> None:
+        try:
+            names = [thread.name for thread in threading.enumerate() if not thread.daemon]
+            _write(f"these threads don't end, and are ended by force: {', '.join(names)}")
+        finally:
+            os._exit(code)
+
+    timer = threading.Timer(after_seconds, end)
+    timer.daemon = True
+    timer.start()
+
+
+def _write(text: str) -> None:
+    with suppress(OSError, ValueError):  # nobody listens, or the stream is closed
+        sys.stderr.write(f"headrace: {text}\n")
+        sys.stderr.flush()
 
 
 async def guard_loop(interrupt_seconds: float) -> None:
     """Report code that blocks the event loop; interrupt an environment's call that does."""
-
-    def report(text: str) -> None:  # on a thread, while the view stands still
-        with suppress(OSError):  # nobody listens
-            sys.stderr.write(f"headrace: {text}\n")
-            sys.stderr.flush()
-
     guard = LoopGuard(
-        report,
+        _write,
         blocked_seconds=min(BLOCKED_SECONDS, interrupt_seconds),
         interrupt_seconds=interrupt_seconds,
         guarded_file=episode.__file__,

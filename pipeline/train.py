@@ -4,6 +4,7 @@ The phases, in order: compile, warm start, evaluate, learn by reinforcement, eva
 run's files are whole whenever it ends; a signal ends it in order, with all environments closed.
 """
 
+import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,7 @@ from .observe.view import View
 from .offline.sft import warm_start
 from .prediction import describe_bounds, is_quick, predict, updates_to_simulate
 from .rollout.group import Flight
-from .supervise import describe_on_signal, forced_end, guard_loop, stop_on_signal
+from .supervise import ForcedEnd, describe_on_signal, guard_loop, stop_on_signal
 from .waits import Waits
 from .weight_sync import Convert, compile_convert, publish
 
@@ -62,6 +63,7 @@ class Job:
         self._params_sha256: str | None = None
         self._waits = Waits()
         self._flight = Flight()  # of the evaluations before and after training
+        self._evaluation_deadline = math.inf
         self._controller: Controller | None = None
         self.interrupted_by: signal.Signals | None = None
 
@@ -86,9 +88,8 @@ class Job:
             closing(directory.open_trajectories()) as trajectories,
         ):
             journal = Journal(self._view, metrics, trajectories, read_totals=self._read_totals)
-            try:
-                await self._run_stages(journal, compilations)
-            finally:
+
+            def write_summary() -> None:
                 directory.write_summary(
                     {
                         **self._identity(),
@@ -100,6 +101,14 @@ class Job:
                     }
                 )
 
+            limit = self._recipe.controller.exit_deadline_seconds + FORCED_LATER_SECONDS
+            forced = ForcedEnd(self._describe, write_summary, after_seconds=limit)
+            try:
+                await self._run_stages(journal, compilations, forced)
+            finally:
+                forced.disarm()
+                write_summary()
+
     def _identity(self) -> dict[str, Any]:
         run = self._recipe.run
         interrupted_by = self.interrupted_by.name if self.interrupted_by else None
@@ -110,21 +119,38 @@ class Job:
             "interrupted_by": interrupted_by,
         }
 
-    async def _run_stages(self, journal: Journal, compilations: CompilationCounter) -> None:
-        limit = self._recipe.controller.exit_deadline_seconds + FORCED_LATER_SECONDS
-        with forced_end(self._describe, after_seconds=limit) as start_when_cancelled:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(start_when_cancelled)
-                nursery.start_soon(
-                    stop_on_signal, partial(self._stop, nursery.cancel_scope), self._view.close
-                )
-                nursery.start_soon(describe_on_signal, self._describe, self._view.note)
-                nursery.start_soon(guard_loop, self._recipe.controller.loop_blocked_seconds)
-                nursery.start_soon(self._refresh_view)
-                nursery.start_soon(self._say_what_to_expect)
-                await nursery.start(self._serve_sampler)
-                await self._run_phases(journal, compilations)
-                nursery.cancel_scope.cancel()
+    async def _run_stages(
+        self, journal: Journal, compilations: CompilationCounter, forced: ForcedEnd
+    ) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forced.arm_when_cancelled)
+            nursery.start_soon(self._force_an_end_that_hangs, forced)
+            nursery.start_soon(
+                stop_on_signal, partial(self._stop, nursery.cancel_scope), self._view.close
+            )
+            nursery.start_soon(describe_on_signal, self._describe, self._view.note)
+            nursery.start_soon(guard_loop, self._recipe.controller.loop_blocked_seconds)
+            nursery.start_soon(self._refresh_view)
+            nursery.start_soon(self._say_what_to_expect)
+            await nursery.start(self._serve_sampler)
+            await self._run_phases(journal, compilations)
+            nursery.cancel_scope.cancel()
+
+    async def _force_an_end_that_hangs(self, forced: ForcedEnd) -> None:
+        """Arm the forced end while what was cancelled should end but may not.
+
+        Its errors are stuck with it, so nothing else would tell.
+        """
+        while True:
+            if self._is_ending():
+                forced.arm()
+            else:
+                forced.disarm()
+            await trio.sleep(REFRESH_SECONDS)
+
+    def _is_ending(self) -> bool:
+        overdue = trio.current_time() > self._evaluation_deadline
+        return overdue or (self._controller is not None and self._controller.ending)
 
     async def _say_what_to_expect(self) -> None:
         recipe = self._recipe
@@ -217,6 +243,7 @@ class Job:
         if config.tasks == 0:
             return
         self._view.phase(f"evaluating {when} training")
+        self._evaluation_deadline = trio.current_time() + config.deadline_seconds
         with stage("evaluate"):
             evaluation = await evaluate(
                 for_evaluation(parts.rollout, config, training=False),
@@ -225,6 +252,7 @@ class Job:
                 deadline_seconds=config.deadline_seconds,
                 flight=self._flight,
             )
+        self._evaluation_deadline = math.inf
         journal.evaluated(when, evaluation)
 
     async def _evaluate_meanwhile(self, journal: Journal, version: int, flight: Flight) -> None:
@@ -269,7 +297,7 @@ class Job:
         self._view.phase("training")
         with journal.phase(controller):
             await controller.run()
-        self._controller = None
+        self._controller = None  # it has ended, and so has all that it started
 
     async def _refresh_view(self) -> None:
         while True:

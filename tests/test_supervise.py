@@ -13,8 +13,8 @@ import trio.testing
 
 from headrace.pipeline.supervise import (
     FORCED_EXIT_CODE,
+    ForcedEnd,
     describe_on_signal,
-    forced_end,
     guard_loop,
     stop_on_signal,
 )
@@ -64,19 +64,23 @@ def test_a_first_signal_stops_in_order(number):
 
 STUCK = """
     import trio
-    from headrace.pipeline.supervise import forced_end
+    from headrace.pipeline.supervise import ForcedEnd
 
     async def refuse():
         with trio.CancelScope(shield=True):
             await trio.sleep_forever()
 
     async def main():
-        with forced_end(lambda now: ["episode 3.1: environment step"], after_seconds=0.2) as wait:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait)
-                nursery.start_soon(refuse)
-                await trio.testing.wait_all_tasks_blocked()
-                nursery.cancel_scope.cancel()
+        forced = ForcedEnd(
+            lambda now: ["episode 3.1: environment step"],
+            lambda: print("last words", flush=True),
+            after_seconds=0.2,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forced.arm_when_cancelled)
+            nursery.start_soon(refuse)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
 
     trio.run(main)
 """
@@ -91,15 +95,36 @@ def test_a_run_that_cannot_end_in_order_is_ended_by_force_and_says_why():
     assert process.returncode == FORCED_EXIT_CODE, process.stderr
     assert "can't end in order" in process.stderr
     assert "episode 3.1: environment step" in process.stderr
+    assert process.stdout == "last words\n"
+
+
+LEFT_OVER = """
+    import threading, time
+    from headrace.pipeline.supervise import end_without_threads
+
+    threading.Thread(target=time.sleep, args=(60,), name="pool worker").start()
+    end_without_threads(3, after_seconds=0.2)
+"""
+
+
+def test_a_foreign_thread_that_never_ends_does_not_keep_the_process():
+    process = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(LEFT_OVER)],
+        capture_output=True, text=True, timeout=30, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert process.returncode == 3
+    assert "pool worker" in process.stderr
 
 
 def test_a_run_that_ends_in_order_is_left_alone():
     async def main():
-        with forced_end(lambda now: [], after_seconds=0.05) as wait:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait)
-                await trio.testing.wait_all_tasks_blocked()
-                nursery.cancel_scope.cancel()
+        forced = ForcedEnd(lambda now: [], lambda: None, after_seconds=0.05)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forced.arm_when_cancelled)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        forced.disarm()
         await trio.sleep(0.1)
 
     trio.run(main)

@@ -81,6 +81,44 @@ def sigint_is_heard():
     signal.signal(signal.SIGINT, before)
 
 
+HANGS = """
+import time
+import trio
+from examples.reverse import Reverse, tasks
+from headrace.envs import EnvSpec
+
+class Hangs(Reverse):
+    async def step(self, message):
+        await trio.to_thread.run_sync(time.sleep, 1000)  # can't be cancelled
+
+SPEC = EnvSpec(make=Hangs, tasks=tasks, demonstrate=None, best_reward=1.0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_code_that_refuses_to_be_cancelled_is_named_and_the_run_ended_by_force(tmp_path):
+    (tmp_path / "hangs.py").write_text(HANGS, encoding="utf-8")
+    recipe = (ROOT / "examples" / "reverse.toml").read_text(encoding="utf-8")
+    (tmp_path / "hangs.toml").write_text(
+        recipe.replace("examples.reverse:SPEC", "hangs:SPEC"), encoding="utf-8"
+    )
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "headrace", "train", "hangs.toml", "--run.dir", "run",
+            *TINY, "--warm-start.steps", "0", "--evaluate.tasks", "0",
+            "--rollout.env-deadline-seconds", "0.5", "--controller.stall-seconds", "2",
+            "--controller.exit-deadline-seconds", "0.5",
+        ],
+        cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+    )  # fmt: skip
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 70, output
+    assert "environment step, for" in output
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_law_17_lockstep_gives_the_same_parameters_whatever_the_latencies(tmp_path):
@@ -88,7 +126,8 @@ def test_law_17_lockstep_gives_the_same_parameters_whatever_the_latencies(tmp_pa
     for seed in "12":
         directory = tmp_path / seed
         process = start(
-            "calculator", "--run.dir", str(directory), *TINY, "--run.steps", "5",
+            "guess_number", "--run.dir", str(directory), *TINY, "--run.steps", "5",
+            "--warm-start.steps", "0", "--env.latency.kind", "pareto",
             "--schedule.deterministic", "--schedule.max-mean-lag", "1",
             "--env.latency.seed", seed, "--evaluate.every", seed,
         )  # fmt: skip
@@ -97,6 +136,7 @@ def test_law_17_lockstep_gives_the_same_parameters_whatever_the_latencies(tmp_pa
         summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
         assert summary["lag"] == {"mean": 0.8, "max": 1, "bound": 1, "mean_bound": 1}
         assert len(summary["evaluations_during"]) >= 1
+        assert summary["useful_trajectories_per_hour"] > 0  # else nothing would be learnt
         hashes.append(summary["params_sha256"])
     assert hashes[0] == hashes[1]
 

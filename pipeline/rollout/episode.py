@@ -184,7 +184,7 @@ class Episode:
 
     async def _reset(self, env: Env) -> None:
         self._work.call("environment reset", _ENV, self._config.env_deadline_seconds)
-        messages = await env.reset(self._task, self._identity.env_seed)
+        messages = _messages(await env.reset(self._task, self._identity.env_seed))
         prompt = self._rollout.renderer.prompt(messages)
         self._work.returned()
         self._record.say(messages)
@@ -264,16 +264,23 @@ def _checked(result: StepResult) -> StepResult:
     """
     if not isinstance(result, StepResult):
         raise TypeError(f"step must return a StepResult, got {result!r:.100}")
-    for message in result.messages:
-        if not (isinstance(message, Message) and isinstance(message.content, str)):
-            raise TypeError(f"messages must be Messages with text, got {message!r:.100}")
     return StepResult(
-        messages=tuple(result.messages),
+        messages=_messages(result.messages),
         reward=_number("reward", result.reward),
         terminated=result.terminated,
         truncated=result.truncated,
         info={str(name): _number(str(name), value) for name, value in result.info.items()},
     )
+
+
+def _messages(messages: Any) -> tuple[Message, ...]:
+    """Return what an environment says; an iterator is refused, as asking it may take for ever."""
+    if not isinstance(messages, tuple | list):
+        raise TypeError(f"messages must be a tuple or a list, got {messages!r:.100}")
+    for message in messages:
+        if not (isinstance(message, Message) and isinstance(message.content, str)):
+            raise TypeError(f"messages must be Messages with text, got {message!r:.100}")
+    return tuple(messages)
 
 
 def _number(name: str, value: Any) -> float:
