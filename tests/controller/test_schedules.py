@@ -15,7 +15,7 @@ SHRINKING = pytest.mark.timeout(900)  # a failure takes a minute or more to beco
 
 
 @SHRINKING
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(data=st.data(), scheduling=st.random_module())
 def test_laws_3_to_6_bounded_runs_end_and_keep_their_bounds(data, scheduling):
     run_to_its_end(data, deterministic=False)
