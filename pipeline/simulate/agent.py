@@ -4,6 +4,8 @@ Chosen so that a change of any setting shows: with the default 16 + 16 chips sam
 could do about the same, an episode lives for about four updates, and the cache is nearly full.
 """
 
+from collections.abc import Callable, Mapping
+
 from ..groups.schedule import Schedule
 from ..rollout.config import RolloutConfig
 from ..stages import ControllerConfig
@@ -11,7 +13,7 @@ from .config import Settings, SimConfig, SimulatedRun, TokensConfig
 from .draws import Tail
 from .hardware import HardwareConfig
 from .recipes import resolve_costs
-from .scenarios import LONG_SECONDS, Source
+from .scenarios import LONG_SECONDS, Source, balanced
 
 MEAN_TOOL_SECONDS = 5.0
 LONGEST_TOOL_SECONDS = 60.0
@@ -64,3 +66,7 @@ def _rollout() -> RolloutConfig:
         env_deadline_seconds=LONG_SECONDS,
         sample_deadline_seconds=LONG_SECONDS,
     )
+
+
+SCENARIOS: Mapping[str, Callable[[], Source]] = {"balanced": balanced, "agent": agent}
+"""The built-in scenarios by name."""

@@ -15,7 +15,7 @@ from .speeds import LearnerCosts, SamplerSpeeds
 
 @dataclass(frozen=True)
 class TokensConfig:
-    """How many tokens the simulated messages have; only the grain matters to a trace."""
+    """How many tokens the simulated messages have; only the coarsening matters to a trace."""
 
     prompt: int = 2
     """Tokens of a task, >= 2."""
@@ -25,7 +25,7 @@ class TokensConfig:
     """Spread of the turns (lognormal): the standard deviation of the logarithm, >= 0."""
     observation: int = 1
     """Tokens of one answer of the environment, >= 1."""
-    grain: int | None = None
+    coarsening: int | None = None
     """One simulated token stands for so many; none: as many as make episodes short to simulate."""
 
     def __post_init__(self) -> None:
@@ -33,7 +33,9 @@ class TokensConfig:
         check(self.turn >= 1, "sim.tokens.turn", self.turn, ">= 1")
         check(self.turn_sigma >= 0, "sim.tokens.turn_sigma", self.turn_sigma, ">= 0 and finite")
         check(self.observation >= 1, "sim.tokens.observation", self.observation, ">= 1")
-        check(self.grain is None or self.grain >= 1, "sim.tokens.grain", self.grain, ">= 1")
+        coarsening = self.coarsening
+        allowed = coarsening is None or coarsening >= 1
+        check(allowed, "sim.tokens.coarsening", coarsening, ">= 1")
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,7 @@ Reference: Austin et al., How to Scale Your Model (2025), chapters 1 and 7.
 import math
 
 from ..errors import ConfigError
-from .chips import CHIPS, Chip, ChipName
-from .hardware import HardwareConfig
+from .hardware import CHIPS, Chip, ChipName, HardwareConfig
 from .speeds import SamplerCosts
 
 LEARNER_BYTES_PER_PARAMETER = 16  # in float32: master weights, gradients, Adam's two moments

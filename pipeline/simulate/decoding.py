@@ -17,8 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from operator import attrgetter
 
-from .jobs import Job, JobQueue, Place
-from .prefixes import PrefixCache
+from .jobs import Job, JobQueue, Place, PrefixCache
 from .speeds import SamplerCosts
 
 _ROUNDING_STEPS = 1e-6  # an instant that is so little after a boundary is at the boundary

@@ -9,7 +9,7 @@ rollout code in between is the real one.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from ...envs.base import StepResult, Task
@@ -19,7 +19,7 @@ from ..types import Int32s, SampleRequest
 from .episodes import Episode, EpisodeBook
 from .speeds import SamplerCosts, work_of
 from .timers import Timers
-from .workload import Script, Workload
+from .workload import Course, Workload
 
 STOP_ID = 1
 _FILL_ID = 0
@@ -38,24 +38,12 @@ class World:
     costs: SamplerCosts
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """One episode as it is planned: for each turn what is sampled, and what is answered when."""
-
-    prompt_tokens: int
-    sampled_tokens: Sequence[int]
-    observed_tokens: Sequence[int]
-    latency_seconds: Sequence[float]
-
-
-def plan(script: Script, task: Task, member_seed: int) -> Course:
-    """Ask a script for a whole episode; messages have room for the numbers that they carry."""
-    turns = range(script.turns(task, member_seed))
-    return Course(
-        max(_SHORTEST_PROMPT, script.prompt_tokens(task, member_seed)),
-        [script.sampled_tokens(task, member_seed, turn) for turn in turns],
-        [max(1, script.observed_tokens(task, member_seed, turn)) for turn in turns],
-        [script.latency_seconds(task, member_seed, turn) for turn in turns],
+def with_room(course: Course) -> Course:
+    """Return the course with messages that have room for the numbers that they carry."""
+    return replace(
+        course,
+        prompt_tokens=max(_SHORTEST_PROMPT, course.prompt_tokens),
+        observed_tokens=[max(1, tokens) for tokens in course.observed_tokens],
     )
 
 
@@ -110,7 +98,7 @@ class SimulatedEnv:
     async def reset(self, task: Task, seed: int) -> Sequence[Message]:
         """Plan the whole episode; say how long the prompt and the first turn are."""
         world, self._seed = self._world, seed
-        course = self._course = plan(world.workload.script, task, seed)
+        course = self._course = with_room(world.workload.script.course(task, seed))
         self._episode.planned_seconds = seconds_alone(course, world.rollout, world.costs)
         head = f"{self._episode.serial} {course.prompt_tokens}"
         return (Message("user", f"{head} {course.sampled_tokens[0]}"),)

@@ -1,9 +1,21 @@
-"""A learner without a model: an update takes the time that its batch costs."""
+"""A learner without a model: what it is given, and how long an update takes.
 
-from collections.abc import Callable, Mapping
+Batches are really packed, so that padding costs what it costs, or only as many tokens.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from ..types import TrainBatch
+import numpy as np
+
+from ..algorithms.advantages import group_relative
+from ..groups.batching import BatchStatistics, form_batch
+from ..groups.packing import microbatches_needed
+from ..groups.policy_version import lag
+from ..types import TrainBatch, TrajectoryGroup
+from .scenarios import Simulation
 from .speeds import LearnerCosts
 from .timers import Timers
 
@@ -34,3 +46,73 @@ def tokens_in_use(batch: TrainBatch) -> int:
     """Return how many tokens an update works on, padding included."""
     _, rows, row_tokens = batch.tokens.shape
     return int(batch.microbatches) * int(rows) * int(row_tokens)
+
+
+Pack = Callable[[Sequence[TrajectoryGroup], int], tuple[TrainBatch, BatchStatistics]]
+
+
+def make_pack(simulation: Simulation) -> Pack:
+    """Return the learner's real packing, or none where the simulation has no padding.
+
+    Rows hold at least the longest episode, also where a flag made that longer.
+    """
+    packing, size = simulation.packing, simulation.rollout.group_size
+    if packing is None:
+        return unpadded
+    rows = packing.microbatch_rows
+    row_tokens = max(packing.row_tokens, simulation.rollout.max_tokens)
+    most = simulation.schedule.batch_groups * size
+    needed = microbatches_needed(most, simulation.rollout.max_tokens, rows, row_tokens)
+    schedule = simulation.schedule
+    return partial(
+        _packed,
+        group_size=size,
+        shape=(needed, rows, row_tokens),
+        max_lag=schedule.max_lag if schedule.over_age == "mask" else None,
+    )
+
+
+def unpadded(groups: Sequence[TrajectoryGroup], batch: int) -> tuple[TrainBatch, BatchStatistics]:
+    """Return a batch of as many tokens as the groups have, without anything in it.
+
+    Example:
+      >>> empty, statistics = unpadded([], 3)
+      >>> empty.tokens.shape, statistics.groups
+      ((1, 1, 0), 0)
+    """
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    lengths = [len(trajectory.tokens) for trajectory in trajectories]
+    lags = [lag(group.oldest_version, batch) for group in groups]
+    nothing = np.zeros((1, 1, sum(lengths)), np.int8)
+    described = BatchStatistics(
+        groups=len(groups),
+        trajectories=len(lengths),
+        useful_trajectories=len(lengths),
+        tokens=sum(lengths),
+        sampled_tokens=0,
+        masked_tokens=0,
+        padding_share=0.0,
+        reward_mean=_mean([trajectory.reward for trajectory in trajectories]),
+        success_mean=None,
+        lag_mean=_mean(lags),
+        lag_max=max(lags, default=0),
+        in_flight_mean=0.0,
+    )
+    return TrainBatch(nothing, nothing, nothing, nothing, nothing, nothing, 1), described
+
+
+def _packed(
+    groups: Sequence[TrajectoryGroup],
+    batch: int,
+    *,
+    group_size: int,
+    shape: tuple[int, int, int],
+    max_lag: int | None,
+) -> tuple[TrainBatch, BatchStatistics]:
+    return form_batch(
+        groups, group_relative, batch=batch, group_size=group_size, shape=shape, max_lag=max_lag
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else 0.0

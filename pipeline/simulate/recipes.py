@@ -10,12 +10,14 @@ from ..evaluate import EvaluateConfig
 from ..groups.schedule import Schedule
 from ..rollout.config import RolloutConfig
 from ..stages import ControllerConfig
-from .coarse import coarsen, fitting_grain
 from .config import Settings, SimConfig, SimulatedRun, SpeedsConfig, TokensConfig
 from .costs import learner_token_seconds, sampler_costs
 from .scenarios import Packing, Simulation, Source, make_workload
 from .speeds import LearnerCosts, SamplerCosts, SamplerSpeeds
 from .unused import check_used
+from .workload import CoarseScript
+
+LONGEST_TOKENS = 1024  # of an episode, beyond which its lists are most of a simulation's work
 
 # What a small model takes on a CPU; for anything else set sim.hardware or sim.speeds.
 CPU = SpeedsConfig(
@@ -100,7 +102,7 @@ def resolve_costs(source: Source, settings: Settings) -> Simulation:
         steps=settings.run.steps,
         seed=settings.run.seed,
     )
-    return coarsen(simulation, sim.tokens.grain or fitting_grain(rollout))
+    return coarsen(simulation, sim.tokens.coarsening or fitting_coarsening(rollout))
 
 
 def _costs(settings: Settings) -> tuple[SamplerCosts, LearnerCosts]:
@@ -109,3 +111,40 @@ def _costs(settings: Settings) -> tuple[SamplerCosts, LearnerCosts]:
         return sim.speeds.sampler.with_rows(sim.rows), sim.speeds.learner
     learner = LearnerCosts(token_seconds=learner_token_seconds(sim.hardware))
     return sampler_costs(sim.hardware, rows=sim.rows), learner
+
+
+def fitting_coarsening(rollout: RolloutConfig) -> int:
+    """Return the smallest one with which episodes stay below `LONGEST_TOKENS`.
+
+    Example:
+      >>> fitting_coarsening(RolloutConfig(max_tokens=32_768)), fitting_coarsening(RolloutConfig())
+      (32, 1)
+    """
+    return -(-rollout.max_tokens // LONGEST_TOKENS)
+
+
+def coarsen(simulation: Simulation, coarsening: int) -> Simulation:
+    """Return the simulation in which one token stands for `coarsening` of them."""
+    if coarsening == 1:
+        return simulation
+    rollout, packing = simulation.rollout, simulation.packing
+    workload = simulation.workload
+    return replace(
+        simulation,
+        rollout=replace(
+            rollout,
+            max_tokens=max(2, _ceil(rollout.max_tokens, coarsening)),
+            max_turn_tokens=_ceil(rollout.max_turn_tokens, coarsening),
+        ),
+        workload=replace(workload, script=CoarseScript(workload.script, coarsening)),
+        sampler=simulation.sampler.coarsened(coarsening),
+        learner=LearnerCosts(
+            simulation.learner.update_seconds, simulation.learner.token_seconds * coarsening
+        ),
+        packing=packing
+        and Packing(packing.microbatch_rows, _ceil(packing.row_tokens, coarsening)),
+    )
+
+
+def _ceil(tokens: int, coarsening: int) -> int:
+    return -(-tokens // coarsening)

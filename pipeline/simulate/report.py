@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any
 
-from .account import Ideal, Pools
+from .account import Ideal, Pools, UseWatch
 from .bottleneck import describe_bottleneck
 from .episodes import Episode, EpisodeBook, Fate, slot_seconds
 from .scenarios import Simulation
-from .watch import UseWatch
 
 DECILES = 10
 

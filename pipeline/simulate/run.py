@@ -16,8 +16,16 @@ from ..rollout.episode import Rollout
 from ..rollout.group import Flight
 from ..stages import Stages, Update
 from ..types import Completion, SampleRequest, TrainBatch, TrajectoryGroup
-from .account import CAPPED, WAITING, GenerationSeconds, Ideal, Pools
-from .batches import make_pack
+from .account import (
+    CAPPED,
+    WAITING,
+    GenerationSeconds,
+    Ideal,
+    IdleWatch,
+    LearnerWatch,
+    Pools,
+    UseWatch,
+)
 from .environment import (
     CountingRenderer,
     NumberedTasks,
@@ -27,12 +35,11 @@ from .environment import (
     announced_serial,
 )
 from .episodes import Episode, EpisodeBook, slot_seconds
-from .learner import SimulatedLearner
+from .learner import SimulatedLearner, make_pack
 from .report import Measured, Report, make_report
 from .sampler import SimulatedSampler
 from .scenarios import Simulation
 from .timers import Timers, run_virtually
-from .watch import IdleWatch, LearnerWatch, UseWatch
 
 
 def simulate(simulation: Simulation) -> Report:

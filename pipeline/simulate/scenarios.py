@@ -175,10 +175,10 @@ def _script(source: Source, settings: Settings, turns: int) -> Script:
     )
     return DrawnScript(
         _latency(source, sim),
-        every_turns=turns,
-        every_prompt_tokens=tokens.prompt,
+        turns=turns,
+        prompt_tokens=tokens.prompt,
         turn_tokens=lengths,
-        every_observed_tokens=tokens.observation,
+        observed_tokens=tokens.observation,
     )
 
 

@@ -107,15 +107,15 @@ class SamplerCosts(SamplerSpeeds):
             and not (paid or self.prefill_token_seconds)
         )
 
-    def coarsened(self, grain: int) -> Self:
-        """Return the costs if one token stands for `grain` of them."""
+    def coarsened(self, coarsening: int) -> Self:
+        """Return the costs if one token stands for `coarsening` of them."""
         return replace(
             self,
-            dispatch_seconds=self.dispatch_seconds * grain,
-            row_seconds=self.row_seconds * grain,
-            kv_token_seconds=self.kv_token_seconds * grain**2,  # each step reads each token
-            prefill_token_seconds=self.prefill_token_seconds * grain,
-            kv_tokens=None if self.kv_tokens is None else max(2, self.kv_tokens // grain),
+            dispatch_seconds=self.dispatch_seconds * coarsening,
+            row_seconds=self.row_seconds * coarsening,
+            kv_token_seconds=self.kv_token_seconds * coarsening**2,  # each step reads each token
+            prefill_token_seconds=self.prefill_token_seconds * coarsening,
+            kv_tokens=None if self.kv_tokens is None else max(2, self.kv_tokens // coarsening),
         )
 
     def seconds(self, work: Work, *, batch_rows: int = 1) -> float:

@@ -8,6 +8,7 @@ never sees the middle of one.
 sleepers those were most of a simulation, so here a sleeper is one entry of a heap.
 """
 
+import gc
 import heapq
 import itertools
 import math
@@ -22,6 +23,8 @@ from trio.lowlevel import Abort, Task
 from trio.testing import wait_all_tasks_blocked
 
 T = TypeVar("T")
+
+_YOUNG_OBJECTS = 200_000  # made before the youngest are looked through
 
 
 class VirtualClock(trio.abc.Clock):
@@ -163,3 +166,9 @@ def _seeded_scheduling(seed: int) -> Iterator[None]:
     finally:
         trio_run._ALLOW_DETERMINISTIC_SCHEDULING = deterministic  # type: ignore[misc]
         trio_run._r.setstate(state)
+
+
+def collect_rarely() -> None:
+    """Let garbage collection be rare: thousands of live tasks make each one slow."""
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS, 50, 1000)

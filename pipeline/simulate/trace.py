@@ -15,15 +15,13 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from ...envs.base import Task
 from ..errors import ConfigError
-
-_REMEMBERED_EPISODES = 65_536  # more than run at once
+from .workload import Course
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,59 +80,40 @@ def read_trace(path: Path) -> Trace:
     return Trace(tuple(tuple(episodes) for episodes in groups.values()), left_out)
 
 
+@dataclass(frozen=True)
 class Replay:
-    """Draws recorded episodes for simulated ones.
-
-    Every method is a pure function of its arguments, the trace and the seed.
+    """A script of recorded episodes.
 
     Example:
       >>> turn = RecordedTurn(sampled_tokens=20, observed_tokens=5, env_seconds=0.5)
       >>> replay = Replay(Trace(((RecordedEpisode(30, (turn, turn)),),)), seed=0)
-      >>> replay.latency_seconds(Task("any"), 0, 1), replay.turns(Task("any"), 0)
-      (0.5, 2)
+      >>> replay.course(Task("any"), 0)
+      Course(prompt_tokens=30, sampled_tokens=[20, 20], observed_tokens=[5, 5],
+          latency_seconds=[0.5, 0.5])
     """
 
-    def __init__(self, trace: Trace, seed: int):
-        self._trace = trace
-        self._seed = seed
-        self._draw = lru_cache(maxsize=_REMEMBERED_EPISODES)(self._drawn)
+    trace: Trace
+    seed: int
 
-    def __reduce__(self) -> tuple[type["Replay"], tuple[Trace, int]]:
-        """Go to another process without what is remembered."""
-        return Replay, (self._trace, self._seed)
+    def course(self, task: Task, member_seed: int) -> Course:
+        """Return the recorded course of the episode that this one replays."""
+        episode = self.episode(task, member_seed)
+        return Course(
+            episode.prompt_tokens,
+            [turn.sampled_tokens for turn in episode.turns],
+            [turn.observed_tokens for turn in episode.turns],
+            [turn.env_seconds for turn in episode.turns],
+        )
 
-    def episode(self, task: Task, member: int) -> RecordedEpisode:
+    def episode(self, task: Task, member_seed: int) -> RecordedEpisode:
         """Return the recorded episode that this one replays.
 
         Args:
-          member: whatever tells the members of a group apart.
+          member_seed: whatever tells the members of a group apart.
         """
-        return self._draw(task.id, member)
-
-    def turns(self, task: Task, member: int) -> int:
-        """Return how many turns the episode has, >= 1."""
-        return len(self.episode(task, member).turns)
-
-    def prompt_tokens(self, task: Task, member: int) -> int:
-        """Return the number of tokens before the first turn."""
-        return self.episode(task, member).prompt_tokens
-
-    def latency_seconds(self, task: Task, member: int, turn: int) -> float:
-        """Return how long the environment takes to answer the turn, counted from 0."""
-        return self.episode(task, member).turns[turn].env_seconds
-
-    def sampled_tokens(self, task: Task, member: int, turn: int) -> int:
-        """Return how many tokens the policy samples in the turn, >= 1."""
-        return self.episode(task, member).turns[turn].sampled_tokens
-
-    def observed_tokens(self, task: Task, member: int, turn: int) -> int:
-        """Return how many tokens the environment's answer to the turn has."""
-        return self.episode(task, member).turns[turn].observed_tokens
-
-    def _drawn(self, task_id: str, member: int) -> RecordedEpisode:
-        groups = self._trace.groups
-        group = groups[_hash(self._seed, task_id) % len(groups)]
-        return group[_hash(self._seed, task_id, member) % len(group)]
+        groups = self.trace.groups
+        group = groups[_hash(self.seed, task.id) % len(groups)]
+        return group[_hash(self.seed, task.id, member_seed) % len(group)]
 
 
 def _hash(*parts: object) -> int:

@@ -80,7 +80,7 @@ def _always(settings: Settings) -> Iterator[Unused]:
             tuple(f"sim.{name}" for name in names),
             "with sim.trace, which says all turns, lengths and latencies",
             "leave it out, or --sim.trace",
-            but=("sim.tokens.grain",),
+            but=("sim.tokens.coarsening",),
         )
     yield _distribution(settings)
     yield _costs(settings)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from ..errors import HeadraceError
-from .host import collect_rarely
+from .timers import collect_rarely
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

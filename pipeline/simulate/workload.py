@@ -5,6 +5,7 @@ schedule: the same episode is the same work under every setting. A task that is 
 has another seed, hence other durations.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,27 +17,28 @@ from .draws import Distribution, uniform
 _SUCCESS, _FAILURE, _LENGTH, _LATENCY = 0, 1, 2**20, 2**21
 
 
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One episode, planned to its end: for each turn what is sampled, and what is answered when.
+
+    Attributes:
+      prompt_tokens: before the first turn.
+      sampled_tokens: by turn, each >= 1, at least one turn.
+      observed_tokens: of the environment's answer, by turn.
+      latency_seconds: how long the environment takes to answer, by turn.
+    """
+
+    prompt_tokens: int
+    sampled_tokens: Sequence[int]
+    observed_tokens: Sequence[int]
+    latency_seconds: Sequence[float]
+
+
 class Script(Protocol):
-    """The course of every episode; `member` is the episode's seed."""
+    """Knows the course of every episode."""
 
-    def turns(self, task: Task, member: int) -> int:
-        """Return how often the policy speaks until the environment ends the episode, >= 1."""
-        ...
-
-    def prompt_tokens(self, task: Task, member: int) -> int:
-        """Return the number of tokens before the first turn."""
-        ...
-
-    def latency_seconds(self, task: Task, member: int, turn: int) -> float:
-        """Return how long the environment takes to answer the turn, counted from 0."""
-        ...
-
-    def sampled_tokens(self, task: Task, member: int, turn: int) -> int:
-        """Return how many tokens the policy samples in the turn, >= 1."""
-        ...
-
-    def observed_tokens(self, task: Task, member: int, turn: int) -> int:
-        """Return how many tokens the environment's answer to the turn has."""
+    def course(self, task: Task, member_seed: int) -> Course:
+        """Return the course of one episode: a pure function of its task and its seed."""
         ...
 
 
@@ -53,13 +55,13 @@ class Workload:
     success_probability: float = 0.5
     failure_probability: float = 0.0
 
-    def reward(self, member: int) -> float:
+    def reward(self, member_seed: int) -> float:
         """Return the reward of an episode that ends well."""
-        return float(uniform(member, _SUCCESS) < self.success_probability)
+        return float(uniform(member_seed, _SUCCESS) < self.success_probability)
 
-    def breaks(self, member: int) -> bool:
+    def breaks(self, member_seed: int) -> bool:
         """Return whether the episode's environment breaks."""
-        return uniform(member, _FAILURE) < self.failure_probability
+        return uniform(member_seed, _FAILURE) < self.failure_probability
 
 
 @dataclass(frozen=True)
@@ -72,32 +74,49 @@ class DrawnScript:
     """
 
     latency: Distribution | LatencyConfig
-    every_turns: int = 1
-    every_prompt_tokens: int = 2
+    turns: int = 1
+    prompt_tokens: int = 2
     turn_tokens: Distribution = field(default_factory=lambda: Distribution("constant", 1.0))
-    every_observed_tokens: int = 1
+    observed_tokens: int = 1
 
-    def turns(self, task: Task, member: int) -> int:
-        """Return the number that is the same for all episodes."""
-        return self.every_turns
+    def course(self, task: Task, member_seed: int) -> Course:
+        """Draw the lengths and the latencies of an episode; all else is the same for all."""
+        turns = range(self.turns)
+        return Course(
+            self.prompt_tokens,
+            [self._sampled_tokens(member_seed, turn) for turn in turns],
+            [self.observed_tokens] * self.turns,
+            [self._latency_seconds(task, member_seed, turn) for turn in turns],
+        )
 
-    def prompt_tokens(self, task: Task, member: int) -> int:
-        """Return the number that is the same for all tasks."""
-        return self.every_prompt_tokens
-
-    def latency_seconds(self, task: Task, member: int, turn: int) -> float:
-        """Draw a latency."""
+    def _latency_seconds(self, task: Task, member_seed: int, turn: int) -> float:
         if isinstance(self.latency, Distribution):
-            return self.latency.draw(uniform(member, _LATENCY + turn))
-        last = turn + 1 == self.every_turns
-        return 0.0 if last else latency_seconds(self.latency, task.id, member, turn)
+            return self.latency.draw(uniform(member_seed, _LATENCY + turn))
+        last = turn + 1 == self.turns
+        return 0.0 if last else latency_seconds(self.latency, task.id, member_seed, turn)
 
-    def sampled_tokens(self, task: Task, member: int, turn: int) -> int:
-        """Draw a length."""
+    def _sampled_tokens(self, member_seed: int, turn: int) -> int:
         if self.turn_tokens.kind == "constant":
             return round(self.turn_tokens.mean)
-        return max(1, round(self.turn_tokens.draw(uniform(member, _LENGTH + turn))))
+        return max(1, round(self.turn_tokens.draw(uniform(member_seed, _LENGTH + turn))))
 
-    def observed_tokens(self, task: Task, member: int, turn: int) -> int:
-        """Return the number that is the same for all answers."""
-        return self.every_observed_tokens
+
+@dataclass(frozen=True)
+class CoarseScript:
+    """Another script in which one token stands for many; nothing has less than one token."""
+
+    inner: Script
+    coarsening: int
+
+    def course(self, task: Task, member_seed: int) -> Course:
+        """Return the inner script's, with fewer tokens."""
+        course = self.inner.course(task, member_seed)
+        return Course(
+            self._coarse(course.prompt_tokens),
+            [self._coarse(tokens) for tokens in course.sampled_tokens],
+            [self._coarse(tokens) for tokens in course.observed_tokens],
+            course.latency_seconds,
+        )
+
+    def _coarse(self, tokens: int) -> int:
+        return max(1, round(tokens / self.coarsening))

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.pipeline.errors import ConfigError
-from headrace.pipeline.simulate.chips import CHIPS
 from headrace.pipeline.simulate.costs import (
     kv_token_bytes,
     learner_token_seconds,
@@ -15,7 +14,7 @@ from headrace.pipeline.simulate.costs import (
     replica_chips,
     sampler_costs,
 )
-from headrace.pipeline.simulate.hardware import EfficiencyConfig, HardwareConfig
+from headrace.pipeline.simulate.hardware import CHIPS, EfficiencyConfig, HardwareConfig
 
 PEAK = EfficiencyConfig(
     prefill_flops=1.0, decode_flops=1.0, learner_flops=1.0, memory=1.0, interconnect=1.0,

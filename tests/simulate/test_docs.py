@@ -7,8 +7,8 @@ import pytest
 import tyro
 
 from headrace.pipeline.simulate.account import NAMES
-from headrace.pipeline.simulate.catalogue import SCENARIOS
-from headrace.pipeline.simulate.chips import CHIPS
+from headrace.pipeline.simulate.agent import SCENARIOS
+from headrace.pipeline.simulate.hardware import CHIPS
 from headrace.pipeline.simulate.scenarios import resolve
 from headrace.pipeline.simulate.tune import TuneSettings, default_settings
 

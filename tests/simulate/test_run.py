@@ -23,7 +23,7 @@ def run_oracle(simulation):
 
     def draw(index):
         member = identify(simulation.seed, index=index, member=0).env_seed
-        return simulation.workload.script.latency_seconds(Task("any"), member, 0)
+        return simulation.workload.script.course(Task("any"), member).latency_seconds[0]
 
     schedule = simulation.schedule
     return Oracle(
@@ -183,12 +183,12 @@ def test_an_environment_that_always_breaks_ends_the_simulation_as_it_would_a_run
     assert "the simulated environment broke" in str(failure)
 
 
-def test_long_texts_in_grains_take_the_same_time():
-    def report(grain):
+def test_long_texts_in_few_tokens_take_the_same_time():
+    def report(coarsening):
         return simulate(
             recipe_simulation(
                 rollout={"max_tokens": 4000, "max_turn_tokens": 1000},
-                tokens=TokensConfig(prompt=400, turn=800, observation=200, grain=grain),
+                tokens=TokensConfig(prompt=400, turn=800, observation=200, coarsening=coarsening),
                 sampler={"kv_token_seconds": 1e-7, "kv_tokens": 20_000},
                 run={"steps": 4},
             )

@@ -99,15 +99,13 @@ def test_an_episode_is_replayed_as_a_whole_and_a_group_from_one_group(trace, ask
     replay = Replay(trace, seed)
     for name, member in asked:
         task = Task(name)
-        turns = tuple(
-            RecordedTurn(
-                replay.sampled_tokens(task, member, turn),
-                replay.observed_tokens(task, member, turn),
-                replay.latency_seconds(task, member, turn),
-            )
-            for turn in range(replay.turns(task, member))
+        course = replay.course(task, member)
+        turns = zip(
+            course.sampled_tokens, course.observed_tokens, course.latency_seconds, strict=True
         )
-        episode = RecordedEpisode(replay.prompt_tokens(task, member), turns)
+        episode = RecordedEpisode(
+            course.prompt_tokens, tuple(RecordedTurn(*turn) for turn in turns)
+        )
         sibling = replay.episode(task, member + 1)
         assert any(episode in group and sibling in group for group in trace.groups)
 
@@ -127,8 +125,9 @@ def test_every_recorded_episode_is_drawn_about_equally_often_and_seeds_differ():
     episodes = [RecordedEpisode(size, (RecordedTurn(1, 0, 0.0),)) for size in range(8)]
     trace = Trace(tuple((a, b) for a, b in zip(episodes[::2], episodes[1::2], strict=True)))
     replay = Replay(trace, 0)
-    drawn = [replay.prompt_tokens(Task(str(task)), m) for task in range(1000) for m in range(4)]
+    keys = [(Task(str(task)), member) for task in range(1000) for member in range(4)]
+    drawn = [replay.episode(*key).prompt_tokens for key in keys]
     counts = [drawn.count(size) for size in range(8)]
     assert min(counts) > 350  # of 4,000 for 8 episodes
     other = Replay(trace, 1)
-    assert drawn[:50] != [other.prompt_tokens(Task(str(n // 4)), n % 4) for n in range(50)]
+    assert drawn[:50] != [other.episode(*key).prompt_tokens for key in keys[:50]]

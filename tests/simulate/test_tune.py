@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.pipeline.errors import ConfigError, HeadraceError
-from headrace.pipeline.simulate.catalogue import SCENARIOS
+from headrace.pipeline.simulate.agent import SCENARIOS
 from headrace.pipeline.simulate.run import simulate
 from headrace.pipeline.simulate.scenarios import resolve
 from headrace.pipeline.simulate.sweep import TuneConfig

@@ -67,7 +67,7 @@ def test_what_has_no_effect_is_refused_by_name(name, others, unused, why):
     [
         ("balanced", {}), ("agent", {}), ("recipe", {}),
         ("recipe", CHIP | {"sim.hardware.layers": 9}),
-        ("recipe", {"sim.speeds.sampler.row_seconds": 1.0, "sim.tokens.grain": 2}),
+        ("recipe", {"sim.speeds.sampler.row_seconds": 1.0, "sim.tokens.coarsening": 2}),
         ("recipe", {"sim.latency": "pareto", "sim.tail.alpha": 2.0}),
         ("recipe", {"sim.latency": "constant", "sim.latency_mean_seconds": 2.0}),
         ("balanced", {"sim.latency": "exponential", "sim.tail.cut": 9.0}),
