@@ -1,4 +1,4 @@
-"""The built-in scenario `agent`: a tool-using agent with long contexts on accelerators.
+"""The built-in scenario `agent`, a tool user with long contexts on accelerators; all by name.
 
 Chosen so that a change of any setting shows: with the default 16 + 16 chips sampling and learning
 could do about the same, an episode lives for about four updates, and the cache is nearly full.

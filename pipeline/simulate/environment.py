@@ -57,8 +57,8 @@ def seconds_alone(course: Course, rollout: RolloutConfig, costs: SamplerCosts) -
       >>> costs = SamplerCosts(dispatch_seconds=0.5)
       >>> seconds_alone(course, RolloutConfig(), costs)
       9.0
-      >>> seconds_alone(course, RolloutConfig(max_tokens=18), costs)  # at the second turn's end
-      5.0
+      >>> seconds_alone(course, RolloutConfig(max_tokens=18), costs)  # 7 tokens, one answer
+      4.5
     """
     turns, env_seconds, start = [], 0.0, course.prompt_tokens
     for turn in range(min(len(course.sampled_tokens), rollout.max_turns)):

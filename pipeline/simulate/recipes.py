@@ -114,7 +114,7 @@ def _costs(settings: Settings) -> tuple[SamplerCosts, LearnerCosts]:
 
 
 def fitting_coarsening(rollout: RolloutConfig) -> int:
-    """Return the smallest one with which episodes stay below `LONGEST_TOKENS`.
+    """Return the smallest coarsening with which episodes stay below `LONGEST_TOKENS`.
 
     Example:
       >>> fitting_coarsening(RolloutConfig(max_tokens=32_768)), fitting_coarsening(RolloutConfig())
@@ -124,7 +124,11 @@ def fitting_coarsening(rollout: RolloutConfig) -> int:
 
 
 def coarsen(simulation: Simulation, coarsening: int) -> Simulation:
-    """Return the simulation in which one token stands for `coarsening` of them."""
+    """Return the simulation in which one token stands for `coarsening` of them.
+
+    Times don't change, but for the rounding of lengths. A decode step of one such token takes as
+    long as the steps of those that it stands for.
+    """
     if coarsening == 1:
         return simulation
     rollout, packing = simulation.rollout, simulation.packing
@@ -141,8 +145,7 @@ def coarsen(simulation: Simulation, coarsening: int) -> Simulation:
         learner=LearnerCosts(
             simulation.learner.update_seconds, simulation.learner.token_seconds * coarsening
         ),
-        packing=packing
-        and Packing(packing.microbatch_rows, _ceil(packing.row_tokens, coarsening)),
+        packing=packing and replace(packing, row_tokens=_ceil(packing.row_tokens, coarsening)),
     )
 
 

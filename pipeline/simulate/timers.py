@@ -10,6 +10,7 @@ sleepers those were most of a simulation, so here a sleeper is one entry of a he
 
 import gc
 import heapq
+import importlib
 import itertools
 import math
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import trio
-import trio._core._run as trio_run
 from trio.lowlevel import Abort, Task
 from trio.testing import wait_all_tasks_blocked
 
@@ -148,24 +148,38 @@ def run_virtually(main: Callable[[Timers], Awaitable[T]], *, seed: int) -> T:
             nursery.cancel_scope.cancel()
         return result
 
-    with _seeded_scheduling(seed):
+    with seeded_scheduling(seed):
         return trio.run(run_main, clock=clock)
 
 
 @contextmanager
-def _seeded_scheduling(seed: int) -> Iterator[None]:
+def seeded_scheduling(seed: int, *, module: str = "trio._core._run") -> Iterator[None]:
     """Let trio order ready tasks by a seeded generator instead of by chance.
 
     Trio has no public switch for it; these two names are what its own hypothesis plugin sets.
+
+    Args:
+      module: where they are.
+
+    Raises:
+      RuntimeError: if this version of trio has them no more.
     """
-    state, deterministic = trio_run._r.getstate(), trio_run._ALLOW_DETERMINISTIC_SCHEDULING
-    trio_run._r.seed(seed)
-    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # Final, see above
+    try:
+        trio_run = importlib.import_module(module)
+        generator, before = trio_run._r, trio_run._ALLOW_DETERMINISTIC_SCHEDULING
+    except (ImportError, AttributeError) as error:
+        raise RuntimeError(
+            f"trio {trio.__version__} can't order tasks by a seed ({error}), so simulations "
+            "would not be reproducible; install trio 0.35"
+        ) from error
+    state = generator.getstate()
+    generator.seed(seed)
+    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        trio_run._ALLOW_DETERMINISTIC_SCHEDULING = deterministic  # type: ignore[misc]
-        trio_run._r.setstate(state)
+        trio_run._ALLOW_DETERMINISTIC_SCHEDULING = before  # type: ignore[attr-defined]
+        generator.setstate(state)
 
 
 def collect_rarely() -> None:

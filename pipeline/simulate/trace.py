@@ -87,9 +87,8 @@ class Replay:
     Example:
       >>> turn = RecordedTurn(sampled_tokens=20, observed_tokens=5, env_seconds=0.5)
       >>> replay = Replay(Trace(((RecordedEpisode(30, (turn, turn)),),)), seed=0)
-      >>> replay.course(Task("any"), 0)
-      Course(prompt_tokens=30, sampled_tokens=[20, 20], observed_tokens=[5, 5],
-          latency_seconds=[0.5, 0.5])
+      >>> replay.course(Task("any"), 0).latency_seconds
+      [0.5, 0.5]
     """
 
     trace: Trace

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.pipeline.errors import innermost
-from headrace.pipeline.simulate.timers import Timers, run_virtually
+from headrace.pipeline.simulate.timers import Timers, run_virtually, seeded_scheduling
 
 
 @given(delays=st.lists(st.integers(0, 40).map(lambda quarters: quarters / 4), max_size=12))
@@ -122,6 +122,15 @@ def test_conformance_a_deadlock_is_an_error_and_no_hang():
     with pytest.raises(BaseExceptionGroup) as caught:
         run_virtually(main, seed=0)
     assert "deadlocked" in str(innermost(caught.value))
+
+
+def test_a_trio_without_the_switch_is_an_error_that_says_so():
+    for module in ("trio", "trio.no_such_part"):
+        with (
+            pytest.raises(RuntimeError, match="can't order tasks by a seed"),
+            seeded_scheduling(0, module=module),
+        ):
+            pass
 
 
 def order_of_tasks(seed):
