@@ -46,11 +46,11 @@ Start with: headrace train calculator
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] in (["simulate"], ["tune"]):
-        from .simulate.timers import collect_rarely  # noqa: PLC0415
-
-        collect_rarely()
     try:
+        if given[:1] in (["simulate"], ["tune"]):  # only in a process of its own
+            from .simulate.timers import collect_rarely  # noqa: PLC0415
+
+            collect_rarely()
         code = run(given)
     except KeyboardInterrupt:  # before or after the part that handles signals in order
         print("headrace: interrupted", file=sys.stderr)

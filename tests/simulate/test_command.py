@@ -1,5 +1,6 @@
 """`headrace simulate`: one JSON object or a readable report; mistakes are one message."""
 
+import gc
 import json
 
 import pytest
@@ -137,6 +138,12 @@ def test_a_mistake_is_one_message(arguments, message, capsys):
     assert code == 2
     assert "Traceback" not in captured.err
     assert message in captured.err + captured.out
+
+
+def test_the_callers_garbage_collection_is_left_alone(capsys):
+    before = gc.get_threshold(), gc.get_freeze_count()
+    assert run(BALANCED) == 0
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
 
 
 def test_a_simulated_run_that_fails_exits_like_a_run(capsys):
