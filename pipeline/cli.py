@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -170,7 +171,9 @@ def _parse_simulation(name_or_file: str, overrides: Sequence[str]) -> "Simulatio
         args=list(overrides),
         prog=f"headrace simulate {name_or_file}",
     )
-    return resolve(source, settings)
+    bounds = "--schedule.max-mean-lag", "--schedule.max-lag"
+    given = any(flag.replace("_", "-").startswith(bounds) for flag in overrides)
+    return resolve(replace(source, bounds_are_given=given), settings)
 
 
 def _simulation_source(name_or_file: str) -> "Source":

@@ -57,8 +57,8 @@ class SimConfig:
     batch_groups: int | None = None
     """Groups per update, instead of schedule.batch_groups."""
     episodes: int | None = None
-    """Episodes in flight, at most; in balanced by default the rows, and if set there, bounds on
-    the lag that admit fewer are raised."""
+    """Episodes in flight, at most; in balanced by default the rows. If set there, the
+    default bounds on the lag are raised where they admit fewer; bounds that are set stay."""
     latency: Literal["constant", "exponential", "lognormal", "pareto", "recipe"] = "recipe"
     """How long environments take: a distribution, or the recipe's own env.latency."""
     latency_mean_seconds: float = 1.0

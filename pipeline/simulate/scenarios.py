@@ -71,6 +71,7 @@ class Source:
       settings: the defaults.
       latency: the recipe's `env.latency`; None in the built-in scenarios.
       packing: the recipe's.
+      bounds_are_given: whether the settings' bounds on the lag were asked for, default or not.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Source:
     resolve: Callable[["Source", Settings], Simulation]
     latency: LatencyConfig | None = None
     packing: Packing | None = None
+    bounds_are_given: bool = False
 
 
 def balanced() -> Source:
@@ -122,7 +124,8 @@ def _resolve_balanced(source: Source, settings: Settings) -> Simulation:
     batch = sim.batch_groups or settings.schedule.batch_groups
     schedule = replace(settings.schedule, batch_groups=batch)
     admitted = (schedule.max_mean_lag + 1) * batch * rollout.group_size
-    is_raised = sim.episodes is not None and admitted < sim.episodes
+    too_few = sim.episodes is not None and admitted < sim.episodes
+    is_raised = too_few and not _bounds_are_given(source, schedule)
     return Simulation(
         name=source.name,
         schedule=_raised(schedule, rollout) if is_raised else schedule,
@@ -136,6 +139,13 @@ def _resolve_balanced(source: Source, settings: Settings) -> Simulation:
         seed=settings.run.seed,
         raised_for=sim.episodes if is_raised else None,
     )
+
+
+def _bounds_are_given(source: Source, schedule: Schedule) -> bool:
+    """Whether the bounds are somebody's wish, which nothing may override."""
+    default = source.settings.schedule
+    bounds = schedule.max_mean_lag, schedule.max_lag
+    return source.bounds_are_given or bounds != (default.max_mean_lag, default.max_lag)
 
 
 def _raised(schedule: Schedule, rollout: RolloutConfig) -> Schedule:

@@ -65,9 +65,11 @@ SCHEDULE = {
             {"max_mean_lag": 6, "max_lag": 24, "raised_for": 161},
         ),
         (
-            ["--sim.episodes", "161", "--schedule.max-lag", "99"], 161, 4 * 32 / 161,
-            {"max_mean_lag": 6, "max_lag": 99, "raised_for": 161},
+            ["--sim.episodes", "161", "--schedule.max-lag", "99"], 160, 4 * 32 / 161,
+            {"max_lag": 99},
         ),
+        # What is asked for is kept, also where it is the default.
+        (["--sim.episodes", "161", "--schedule.max_mean_lag", "4"], 160, 4 * 32 / 161, {}),
     ],
 )  # fmt: skip
 def test_what_rows_episodes_and_batches_mean_in_balanced(
