@@ -317,7 +317,8 @@ def _explain_foreign(error: BaseException) -> int:
         raise cause
     _print_place(cause)
     notes: list[str] = vars(cause).get("__notes__", [])
-    print(f"headrace: {describe(cause)} {notes[0] if notes else ''}", file=sys.stderr)
+    where = f" ({notes[0]})" if notes else ""
+    print(f"headrace: {describe(cause)}{where}", file=sys.stderr)
     return 1
 
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from headrace.pipeline.cli import _explain, main, run
-from headrace.pipeline.errors import StageFailed
+from headrace.pipeline.errors import StageFailed, stage
 
 ROOT = Path(__file__).parent.parent
 
@@ -134,9 +134,17 @@ def test_the_stage_that_died_is_named_and_not_those_that_waited_for_it(capsys):
         assert "'learner'" not in text
 
 
-def test_what_nobody_expected_is_not_explained_away():
-    with pytest.raises(BaseExceptionGroup):
-        _explain(BaseExceptionGroup("", [SystemExit(3)]))
+def test_an_exit_of_foreign_code_is_named_with_its_stage(capsys):
+    leaving = SystemExit(3)
+    with pytest.raises(SystemExit), stage("groups"):
+        raise leaving
+    assert _explain(BaseExceptionGroup("", [leaving])) == 1
+    assert "headrace: SystemExit: 3 (in stage 'groups')" in capsys.readouterr().err
+
+
+def test_ctrl_c_stays_ctrl_c():
+    with pytest.raises(KeyboardInterrupt):
+        _explain(BaseExceptionGroup("", [KeyboardInterrupt()]))
 
 
 def test_a_directory_that_holds_a_run_is_left_as_it_is(capsys, tmp_path):
