@@ -41,6 +41,25 @@ class Wait:
         return text + limit * math.isfinite(self.deadline_seconds)
 
 
+def is_stray(error: BaseException | None) -> bool:
+    """Return whether this is a cancellation that no scope around the caller asked for.
+
+    Mistakes with async generators make such ones. Left alone they end a run without any error.
+    """
+    return isinstance(error, trio.Cancelled) and trio.current_effective_deadline() > -math.inf
+
+
+@contextmanager
+def no_strays() -> Iterator[None]:
+    """Make an error of a stray cancellation."""
+    try:
+        yield
+    except trio.Cancelled as error:
+        if is_stray(error):
+            raise RuntimeError("a cancellation escaped from its scope; mend that code") from error
+        raise
+
+
 class Waits:
     """The stages' waits that haven't ended."""
 
@@ -64,7 +83,7 @@ class Waits:
         self._open[wait] = None
         try:
             with stage(name):
-                with trio.move_on_after(deadline_seconds) as scope:
+                with trio.move_on_after(deadline_seconds) as scope, no_strays():
                     yield
                 if scope.cancelled_caught:
                     raise DeadlineMissed(

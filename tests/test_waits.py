@@ -6,6 +6,7 @@ import trio.testing
 
 from headrace.pipeline.errors import ConfigError, StageFailed
 from headrace.pipeline.waits import DeadlineMissed, Waits
+from tests.controller.schedules import escape
 
 
 def run(function, *arguments):
@@ -78,6 +79,17 @@ def test_a_cancellation_from_outside_is_no_missed_deadline():
     waits = Waits()
     run(main)
     assert waits.describe(0.0) == []
+
+
+def test_a_cancellation_that_escapes_from_its_scope_fails_the_stage_that_let_it():
+    async def main():
+        with waits.on("learner", "update 3", 10.0, setting="--some.setting"):
+            await escape()
+
+    waits = Waits()
+    with pytest.raises(StageFailed, match="a cancellation escaped from its scope") as caught:
+        run(main)
+    assert caught.value.stage == "learner"
 
 
 def test_what_is_done_in_the_moment_of_the_deadline_is_done():

@@ -7,6 +7,7 @@ import trio
 
 from ..errors import innermost
 from ..types import FailureKind
+from ..waits import is_stray
 
 
 class Fault(Exception):
@@ -121,14 +122,6 @@ class Boundary:
             return Fault(FailureKind.CANCELLED, f"{self.what}: {self._stopped}")
         text = f"{self.what} took more than {self.deadline_seconds} s"
         return Fault(self._timeout_kind, text)
-
-
-def is_stray(error: BaseException | None) -> bool:
-    """Return whether this is a cancellation that no scope around the caller asked for.
-
-    Left alone it would end a run without any error.
-    """
-    return isinstance(error, trio.Cancelled) and trio.current_effective_deadline() > -math.inf
 
 
 def _describe(error: BaseException) -> str:

@@ -28,7 +28,8 @@ from ..types import (
     StopReason,
     Trajectory,
 )
-from .boundary import Boundary, Fault, is_stray
+from ..waits import is_stray
+from .boundary import Boundary, Fault
 from .config import RolloutConfig
 from .trajectory import TrajectoryBuilder
 

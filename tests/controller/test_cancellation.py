@@ -5,7 +5,7 @@ import trio
 
 from headrace.pipeline.controller import ControllerConfig
 from headrace.pipeline.groups.schedule import Schedule
-from tests.controller.harness import ROLLOUT, Run, check_laws, failure_of
+from tests.controller.harness import ROLLOUT, Run, check_laws, failure_of, leaves
 from tests.controller.schedules import escape
 from tests.fakes.policy import FakePolicy
 
@@ -83,13 +83,27 @@ def test_a_cancellation_that_escapes_from_an_episodes_calls_is_a_failure_of_it(w
     assert run.controller.flight.failures == {kind: 1}
 
 
-@pytest.mark.parametrize("where", ["update", "publish"])
-def test_a_run_never_ends_in_silence_before_its_last_update(where):
+@pytest.mark.parametrize(("where", "stage"), [("update", "learner"), ("publish", "weight_sync")])
+def test_a_cancellation_that_escapes_from_a_stage_ends_the_run_with_its_name(where, stage):
     async def hook(call, detail):
         if call == where and len(run.policy.versions) == 3:
             await escape()
 
     run = Run(policy=FakePolicy(hook=hook))
     failure = failure_of(run)
+    assert failure.stage == stage
+    assert "a cancellation escaped from its scope" in str(failure)
+
+
+def test_a_run_never_ends_in_silence_before_its_last_update():
+    """A cancellation escapes where nothing looks for one."""
+
+    async def plant(run, nursery):
+        await trio.sleep(4.0)
+        run.controller._nursery.start_soon(escape)
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        Run().go(beside=plant)
+    (failure,) = leaves(caught.value)
     assert failure.stage == "controller"
     assert "cancelled from within at version 2 of 4" in str(failure)
