@@ -142,3 +142,25 @@ def test_an_environment_that_says_it_is_broken_ends_the_run_at_once():
 
     failure = failure_of(Run(hook=hook), deadline_seconds=5)
     assert "EnvironmentBroken: no license" in str(failure)
+
+
+def test_a_result_that_comes_after_its_group_was_dropped_is_ignored_and_counted():
+    """One member is about to close, well, when the other one fails."""
+    calls = Counter()
+
+    async def hook(call, task, step):
+        calls[call, task and task.id] += 1
+        if task is not None and task.id == "1":
+            first = calls[call, "1"] == 1
+            if call == "step" and not first:
+                await trio.sleep(2.0)
+                raise OSError("flaky")
+            if call == "close" and first:
+                await trio.sleep(5.0)
+
+    rollout = replace(ROLLOUT, failure="drop")
+    run = Run(hook=hook, rollout=rollout, replies="", steps=12).go()
+    check_laws(run)
+    assert run.counts.ignored == 1
+    assert run.counts.dropped["env_error"] == 1
+    assert "1" not in {group.task.id for group in run.groups}
