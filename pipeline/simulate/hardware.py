@@ -1,8 +1,8 @@
 """Accelerators, and the settings of the simulated hardware: which, how many, what model on them.
 
 Only numbers that decide costs; `costs` makes seconds of them. Invariant: every number of a chip is
-a peak, dense and without sparsity; what programs get of it is an `EfficiencyConfig`. `source` names
-where the numbers were read: for GPUs in pages that quote the maker, not in the maker's own.
+a peak, dense and without sparsity; what programs get of it is an `EfficiencyConfig`. `source`
+names where the numbers were read: for GPUs in pages that quote the maker, not in the maker's own.
 """
 
 from dataclasses import dataclass, field
