@@ -5,7 +5,7 @@ from types import TracebackType
 
 import trio
 
-from ..errors import innermost
+from ..errors import describe, innermost
 from ..types import FailureKind
 from ..waits import is_stray
 
@@ -104,7 +104,7 @@ class Boundary:
         if is_stray(error):
             raise self.stray() from error
         if isinstance(error, Exception) and not isinstance(error, Fault) and self.what:
-            raise self._failed(_describe(innermost(error))) from error
+            raise self._failed(describe(innermost(error))) from error
 
     def stray(self) -> Fault:
         """Return the fault of a call that let a cancellation escape from its scope."""
@@ -122,10 +122,3 @@ class Boundary:
             return Fault(FailureKind.CANCELLED, f"{self.what}: {self._stopped}")
         text = f"{self.what} took more than {self.deadline_seconds} s"
         return Fault(self._timeout_kind, text)
-
-
-def _describe(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception as worse:  # of a foreign __str__; nothing of it is worth a run
-        return f"{type(error).__name__}, which fails to describe itself: {type(worse).__name__}"
