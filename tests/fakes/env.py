@@ -16,10 +16,15 @@ async def nothing(call: str, task: Task | None, step: int) -> None:
 
 @dataclass
 class Books:
-    """What all environments of a test did together."""
+    """What all environments of a test did together.
+
+    Attributes:
+      cut_short: after how many seconds closing was cancelled, each time that it was.
+    """
 
     opened: int = 0
     closed: int = 0
+    cut_short: list[float] = field(default_factory=list)
     heard: list[Message] = field(default_factory=list)
 
     @property
@@ -49,7 +54,12 @@ class FakeEnv:
 
     async def __aexit__(self, *_: object) -> None:
         self.books.closed += 1
-        await self.hook("close", self._task, 0)
+        began = trio.current_time()
+        try:
+            await self.hook("close", self._task, 0)
+        except trio.Cancelled:
+            self.books.cut_short.append(trio.current_time() - began)
+            raise
 
     async def reset(self, task: Task, seed: int) -> Sequence[Message]:
         await self.hook("reset", task, 0)
