@@ -14,17 +14,6 @@ async def nothing(call: str, task: Task | None, step: int) -> None:
     await trio.lowlevel.checkpoint()
 
 
-async def escape() -> None:
-    """Let a `Cancelled` escape from its scope, as mistakes with async generators do."""
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        try:
-            await trio.lowlevel.checkpoint()
-        except trio.Cancelled as error:
-            stray = error
-    raise stray
-
-
 @dataclass
 class Books:
     """What all environments of a test did together."""
