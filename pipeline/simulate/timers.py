@@ -15,41 +15,15 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import trio
 from trio.lowlevel import Abort, Task
-from trio.testing import wait_all_tasks_blocked
 
 T = TypeVar("T")
 
 _YOUNG_OBJECTS = 200_000  # made before the youngest are looked through
-
-
-class VirtualClock(trio.abc.Clock):
-    """A clock for trio that stands still unless it is set.
-
-    Attributes:
-      now: virtual seconds.
-      deadline: the next one that any task has; trio says it each time it looks how long to sleep.
-    """
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.deadline = math.inf
-
-    def start_clock(self) -> None:
-        """Do nothing: it starts at 0."""
-
-    def current_time(self) -> float:
-        """Return virtual seconds."""
-        return self.now
-
-    def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Return that there is no need to sleep, or nothing to wake up for."""
-        self.deadline = deadline
-        return 0.0 if deadline <= self.now else math.inf
 
 
 @dataclass(slots=True)
@@ -60,20 +34,48 @@ class _Sleeper:
     live: bool = True
 
 
-@dataclass
-class Timers:
-    """Everything that is due, and the clock that jumps to it."""
+class Timers(trio.abc.Clock):
+    """Everything that is due, and the clock that jumps to it.
 
-    _clock: VirtualClock
-    _due: list[tuple[float, int, _Sleeper]] = field(default_factory=list)
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
-    _instant_ends: list[Callable[[], bool]] = field(default_factory=list)
-    _advances: list[Callable[[float], None]] = field(default_factory=list)
+    Trio asks its clock how long to sleep exactly when no task can go on, so that is when time
+    moves: no task of its own is woken for that.
 
-    @property
-    def now(self) -> float:
-        """Virtual seconds since the start; exactly its own time for an entry that is due."""
-        return self._clock.now
+    Attributes:
+      now: virtual seconds since the start; exactly its own time for an entry that is due.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._due: list[tuple[float, int, _Sleeper]] = []
+        self._numbers = itertools.count()
+        self._instant_ends: list[Callable[[], bool]] = []
+        self._advances: list[Callable[[float], None]] = []
+        self._keeper: Task | None = None  # who is told of errors
+        self._error: Exception | None = None
+
+    # What trio calls.
+
+    def start_clock(self) -> None:
+        """Do nothing: it starts at 0."""
+
+    def current_time(self) -> float:
+        """Return virtual seconds."""
+        return self.now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Move time on, not beyond trio's next deadline; return that there is no need to sleep."""
+        if deadline <= self.now:
+            return 0.0
+        if self._keeper is None:
+            return math.inf
+        try:
+            self._move_on(deadline)
+        except Exception as error:  # which would be lost here
+            self._error = error
+            trio.lowlevel.reschedule(self._keeper)
+        return 0.0
+
+    # What simulations call.
 
     def at_instant_end(self, settle: Callable[[], bool]) -> None:
         """Call `settle` whenever all tasks are blocked; true if it woke one of them."""
@@ -89,7 +91,7 @@ class Timers:
             await trio.lowlevel.checkpoint_if_cancelled()
             return
         sleeper = _Sleeper(trio.lowlevel.current_task())
-        self._push(self._clock.now + seconds, sleeper)
+        self._push(self.now + seconds, sleeper)
 
         def abort(_: object) -> Abort:
             sleeper.live = False
@@ -101,30 +103,40 @@ class Timers:
         """Let there be an instant at this time, or now if it has passed."""
         self._push(max(seconds, self.now), _Sleeper(None))
 
-    async def run(self) -> None:
-        """Move time on, for ever.
+    async def keep(self) -> None:
+        """Let time move on, for ever.
 
         Raises:
           RuntimeError: if every task waits and nothing will ever happen.
+          Exception: of a function that was to be called.
         """
-        while True:
-            await wait_all_tasks_blocked()
-            woken = [settle() for settle in self._instant_ends]
-            if not any(woken):
-                self._jump()
+        self._keeper = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._forget_keeper)
+        self._keeper = None
+        assert self._error is not None
+        raise self._error
 
-    def _jump(self) -> None:
-        while self._due and not self._due[0][2].live:
-            heapq.heappop(self._due)
-        clock = self._clock
-        target = min(self._due[0][0] if self._due else math.inf, clock.deadline)
-        if math.isinf(target):
+    def _forget_keeper(self, _: object) -> Abort:
+        self._keeper = None
+        return Abort.SUCCEEDED
+
+    def _move_on(self, deadline: float) -> None:
+        woken = [settle() for settle in self._instant_ends]
+        if not any(woken):
+            self._jump(deadline)
+
+    def _jump(self, deadline: float) -> None:
+        due = self._due
+        while due and not due[0][2].live:
+            heapq.heappop(due)
+        target = min(due[0][0], deadline) if due else deadline
+        if target == math.inf:
             raise RuntimeError("every task waits and nothing is due: the simulation is deadlocked")
         for watch in self._advances:
-            watch(target - clock.now)
-        clock.now = target
-        while self._due and self._due[0][0] <= target:
-            _, _, sleeper = heapq.heappop(self._due)
+            watch(target - self.now)
+        self.now = target
+        while due and due[0][0] <= target:
+            _, _, sleeper = heapq.heappop(due)
             if sleeper.live and sleeper.task is not None:
                 trio.lowlevel.reschedule(sleeper.task)
 
@@ -138,18 +150,17 @@ def run_virtually(main: Callable[[Timers], Awaitable[T]], *, seed: int) -> T:
     Equal seeds give equal runs, whatever ran before: also the order in which trio runs the
     tasks that are ready at one instant is drawn from the seed.
     """
-    clock = VirtualClock()
-    timers = Timers(clock)
+    timers = Timers()
 
     async def run_main() -> T:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(timers.run)
+            nursery.start_soon(timers.keep)
             result = await main(timers)
             nursery.cancel_scope.cancel()
         return result
 
     with seeded_scheduling(seed):
-        return trio.run(run_main, clock=clock)
+        return trio.run(run_main, clock=timers)
 
 
 @contextmanager
