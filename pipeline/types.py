@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..envs.base import Task
 from ..envs.messages import Message
+from .sampling import PLAIN, Sampling
 
 Int32s = NDArray[np.int32]
 Float32s = NDArray[np.float32]
@@ -68,6 +69,7 @@ class SampleRequest:
       priority: requests with smaller numbers are served first (the admission index).
       version: the policy version that samples all tokens, which must be held (`Sampler.hold`);
         None follows the newest one, also in the middle of the turn.
+      sampling: cuts, penalties and the like; by default none.
     """
 
     tokens: Int32s
@@ -77,6 +79,19 @@ class SampleRequest:
     temperature: float = 1.0
     priority: int = 0
     version: int | None = None
+    sampling: Sampling = PLAIN
+
+
+class TopLogprobs(NamedTuple):
+    """The m most likely tokens at each of n sampled positions, the most likely one first.
+
+    Attributes:
+      ids: i32[n, m].
+      logprobs: f32[n, m], of the same distribution as the completion's `logprobs`.
+    """
+
+    ids: Int32s
+    logprobs: Float32s
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,14 +101,20 @@ class Completion:
     Attributes:
       tokens: i32[n], a sampled stop id included.
       logprobs: f32[n], of the temperature-scaled distribution (of the unscaled one
-        for temperature 0).
+        for temperature 0), which the learner recomputes: nothing is cut, no penalty applied.
       policy_versions: i32[n], the version that sampled each token; non-decreasing.
+      log_kept_mass: f32[n]. `logprobs - log_kept_mass` is the exact log probability with which
+        the token was drawn, after cuts, penalties, bias and allowed ids; that is 0 for
+        temperature 0. None stands for 0 everywhere.
+      top_logprobs: the most likely tokens beside the drawn ones, where asked for.
     """
 
     tokens: Int32s
     logprobs: Float32s
     policy_versions: Int32s
     finish: FinishReason
+    log_kept_mass: Float32s | None = None
+    top_logprobs: TopLogprobs | None = None
 
 
 Sample = Callable[[SampleRequest], Awaitable[Completion]]
