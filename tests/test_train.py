@@ -19,7 +19,7 @@ TINY = [
     "--run.steps", "2", "--warm-start.steps", "2", "--warm-start.batch-conversations", "8",
     "--schedule.batch-groups", "2", "--rollout.group-size", "2", "--rollout.max-episodes", "8",
     "--model.num-layers", "1", "--model.width", "16", "--model.ffn-width", "16",
-    "--learner.microbatch-rows", "4", "--sampler.rows", "8", "--sampler.prefill-rows", "4",
+    "--learner.microbatch-rows", "4", "--sampler.rows", "8", "--sampler.prefill-lanes", "4",
     "--evaluate.tasks", "4", "--env.latency.mean-seconds", "0.01", "--run.no-predict",
 ]  # fmt: skip
 FILES = {"config.toml", "metrics.jsonl", "trajectories.jsonl", "summary.json"}

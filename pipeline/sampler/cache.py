@@ -1,8 +1,8 @@
-"""Keys and values of every row and layer, contiguous: [S, K, T, h], head-major.
+"""The cache on the device: pages of keys and values per layer, and of token ids.
 
-A write never touches a row that isn't named, and a masked write touches nothing: its index
-lies outside and is dropped. What a row's former user left behind is never attended to,
-since a query looks only at positions up to its own.
+A page holds some positions of one text. Page 0 is a bin: whatever is masked is written there
+and never read. What a page's former user left behind is never attended to, since a query looks
+only at positions up to its own.
 """
 
 from typing import NamedTuple
@@ -12,70 +12,96 @@ import jax.numpy as jnp
 
 from ..models.config import ModelConfig
 from .config import SamplerConfig
+from .pages import BIN
 
 
 class LayerCache(NamedTuple):
-    """One layer's keys and values: f32[S, K, T, h] each."""
+    """One layer's keys and values: pages, f32[K, P, page, h], or a view, f32[K, S, W, h]."""
 
     keys: jax.Array
     values: jax.Array
 
 
+class Cells(NamedTuple):
+    """Where positions stand in the pages.
+
+    Attributes:
+      pages: i32[...].
+      offsets: i32[...], within the page.
+    """
+
+    pages: jax.Array
+    offsets: jax.Array
+
+
 def allocate(config: SamplerConfig, model: ModelConfig) -> list[LayerCache]:
     """Make zeroed caches for all layers: masked attention multiplies what is in them by 0."""
-    shape = (config.rows, model.num_kv_heads, config.cache_tokens, model.head_width)
+    shape = (model.num_kv_heads, config.num_pages, config.page_tokens, model.head_width)
     return [
         LayerCache(jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32))
         for _ in range(model.num_layers)
     ]
 
 
-def append(
-    cache: LayerCache, new: LayerCache, positions: jax.Array, active: jax.Array
-) -> LayerCache:
-    """Write one position of every active row.
+def cells(tables: jax.Array, positions: jax.Array, valid: jax.Array, page_tokens: int) -> Cells:
+    """Find positions in block tables; what isn't valid is in the bin.
 
     Args:
-      cache: the whole cache of a layer.
-      new: [S, K, h] each.
-      positions: i32[S].
-      active: bool[S]; the others write nothing.
+      tables: i32[S, n].
+      positions: i32[S, C].
+      valid: bool[S, C].
     """
-    rows, _, length, _ = cache.keys.shape
-    row = jnp.arange(rows)
-    position = jnp.where(active, positions, length)
-
-    def write(old: jax.Array, one: jax.Array) -> jax.Array:
-        return old.at[row, :, position].set(one, mode="drop")
-
-    return LayerCache(write(cache.keys, new.keys), write(cache.values, new.values))
+    slot = jnp.clip(positions // page_tokens, 0, tables.shape[1] - 1)
+    pages = jnp.take_along_axis(tables, slot, axis=1)
+    return Cells(jnp.where(valid, pages, BIN), positions % page_tokens)
 
 
-def fill(cache: LayerCache, new: LayerCache, rows: jax.Array, starts: jax.Array) -> LayerCache:
-    """Write one chunk of C positions into each of R rows.
+def write(cache: LayerCache, new: LayerCache, where: Cells) -> LayerCache:
+    """Write positions into pages.
 
     Args:
-      cache: the whole cache of a layer; T is a multiple of C.
-      new: [R, K, C, h] each.
-      rows: i32[R]; a row number outside the cache writes nothing.
-      starts: i32[R], multiples of C.
+      new: [K, S, C, h] each.
+      where: of [S, C].
     """
-    size = new.keys.shape[2]
-    chunk = starts // size
 
-    def write(old: jax.Array, some: jax.Array) -> jax.Array:
-        count, heads, length, width = old.shape
-        chunked = old.reshape(count, heads, length // size, size, width)
-        return chunked.at[rows, :, chunk].set(some, mode="drop").reshape(old.shape)
+    def put(pages: jax.Array, some: jax.Array) -> jax.Array:
+        return pages.at[:, where.pages, where.offsets].set(some, mode="promise_in_bounds")
 
-    return LayerCache(write(cache.keys, new.keys), write(cache.values, new.values))
+    return LayerCache(put(cache.keys, new.keys), put(cache.values, new.values))
 
 
-def read(cache: LayerCache, window: int, rows: jax.Array | None = None) -> LayerCache:
-    """The first `window` positions of some rows (of all rows, in order, for None)."""
+def view(cache: LayerCache, tables: jax.Array) -> LayerCache:
+    """Copy the pages of block tables [S, n] to one window per row: [K, S, n * page, h]."""
 
-    def take(old: jax.Array) -> jax.Array:
-        seen = old[:, :, :window]
-        return seen if rows is None else jnp.take(seen, rows, axis=0, mode="clip")
+    def take(pages: jax.Array) -> jax.Array:
+        heads, _, size, width = pages.shape
+        seen = pages.at[:, tables].get(mode="promise_in_bounds")
+        return seen.reshape(heads, tables.shape[0], tables.shape[1] * size, width)
 
     return LayerCache(take(cache.keys), take(cache.values))
+
+
+def append(seen: LayerCache, new: LayerCache, positions: jax.Array) -> LayerCache:
+    """Write one position of every row into a view; positions outside it are dropped.
+
+    Args:
+      seen: [K, S, W, h] each.
+      new: [K, S, h] each.
+      positions: i32[S].
+    """
+    row = jnp.arange(positions.shape[0])
+
+    def put(window: jax.Array, one: jax.Array) -> jax.Array:
+        return window.at[:, row, positions].set(one, mode="drop")
+
+    return LayerCache(put(seen.keys, new.keys), put(seen.values, new.values))
+
+
+def slice_view(seen: LayerCache, positions: jax.Array) -> LayerCache:
+    """Some positions i32[S, C] of every row of a view: [K, S, C, h]."""
+    row = jnp.arange(positions.shape[0])[:, None]
+
+    def take(window: jax.Array) -> jax.Array:
+        return window.at[:, row, positions].get(mode="clip")
+
+    return LayerCache(take(seen.keys), take(seen.values))

@@ -1,11 +1,15 @@
 """The sampler's fixed sizes. Everything that changes with a request is an array instead."""
 
+import math
 from dataclasses import dataclass, fields
+from typing import Literal
 
 from ..errors import check
 
 # Windows below 128 positions aren't bit-equal to longer ones, and neighbours choose the window.
 SMALLEST_WINDOW = 128
+
+AUTO = 0  # of `pages`: every row may have the longest context
 
 
 @dataclass(frozen=True)
@@ -23,20 +27,29 @@ class SamplerConfig:
     rows: int = 64
     """requests that decode at the same time"""
     context_tokens: int = 64
-    """longest prompt and completion together; memory grows with rows x context_tokens"""
+    """longest prompt and completion together"""
     decode_tokens: int = 4
     """tokens per dispatch; a freed row waits for the end of the dispatch"""
-    prefill_rows: int = 32
-    """prompts that one prefill dispatch works on, at most rows"""
+    prefill_lanes: int = 32
+    """chunks of prompts that one prefill dispatch works on; a long prompt may have several"""
     prefill_tokens: int = 16
-    """prompt tokens per row and prefill dispatch; best near the usual length (all are padded)"""
+    """prompt tokens per lane and prefill dispatch; best near the usual length (all are padded)"""
+    page_tokens: int = 16
+    """positions per page of the cache, a power of two up to 128"""
+    pages: int = AUTO
+    """pages of the cache; 0 takes as many as all rows need at full length, and as many again for
+    trajectories that wait for their environments"""
     max_stop_ids: int = 8
     """stop ids that one request may have"""
+    kv_on_publish: Literal["keep", "recompute"] = "keep"
+    """what a trajectory does with its keys and values when new weights come: go on with them, or
+    compute them again; other trajectories never see those of older weights"""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            check(value >= 1, f"sampler.{field.name}", value, ">= 1")
+            if field.name not in ("pages", "kv_on_publish"):
+                check(value >= 1, f"sampler.{field.name}", value, ">= 1")
         check(
             self.context_tokens >= 2,
             "sampler.context_tokens",
@@ -44,24 +57,46 @@ class SamplerConfig:
             ">= 2 (one prompt token and one sampled)",
         )
         check(
-            self.prefill_rows <= self.rows,
-            "sampler.prefill_rows",
-            self.prefill_rows,
-            f"<= rows ({self.rows})",
-            hint="lower --sampler.prefill-rows or raise --sampler.rows",
+            self.page_tokens <= SMALLEST_WINDOW and self.page_tokens.bit_count() == 1,
+            "sampler.page_tokens",
+            self.page_tokens,
+            f"a power of two up to {SMALLEST_WINDOW}",
+        )
+        check(
+            self.pages == AUTO or self.pages >= self.fewest_pages,
+            "sampler.pages",
+            self.pages,
+            f">= {self.fewest_pages} (one request at full length, a copy, and a page for idle "
+            f"rows), or {AUTO} for enough",
         )
 
     @property
     def cache_tokens(self) -> int:
-        """Positions of a row in the cache: the context, rounded up to whole chunks and windows."""
-        chunks = _round_up(self.context_tokens, self.prefill_tokens)
+        """Positions of the longest window: the context, rounded up to whole pages and chunks."""
+        unit = math.lcm(self.page_tokens, self.prefill_tokens)
+        chunks = _round_up(self.context_tokens, unit)
         if chunks <= SMALLEST_WINDOW:
             return chunks
-        return _round_up(_round_up(chunks, SMALLEST_WINDOW), self.prefill_tokens)
+        return _round_up(_round_up(chunks, SMALLEST_WINDOW), unit)
+
+    @property
+    def pages_per_request(self) -> int:
+        """Pages of a request at full length."""
+        return -(-self.context_tokens // self.page_tokens)
+
+    @property
+    def fewest_pages(self) -> int:
+        """So many pages let at least one request at a time come to its end."""
+        return self.pages_per_request + 2
+
+    @property
+    def num_pages(self) -> int:
+        """P, the page for idle rows included."""
+        return self.pages or 2 * self.rows * self.pages_per_request + 2
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """The attention windows that are compiled, ascending; the last one is the whole cache."""
+        """The attention windows that are compiled, ascending; the last is the whole context."""
         doubled = []
         window = SMALLEST_WINDOW
         while window < self.cache_tokens:

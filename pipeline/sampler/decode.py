@@ -2,6 +2,9 @@
 
 Idle rows compute along and are masked: the program's shape is fixed, so a row's bits don't
 depend on its neighbours. Rows of another policy version than the dispatch's are idle in it.
+
+Each row's window is copied out of the pages once, grows in place, and what is new goes back to
+the pages at the end; so a step neither gathers nor scatters pages.
 """
 
 import dataclasses
@@ -15,9 +18,10 @@ from ..models.attention import attention
 from ..models.config import ModelConfig
 from ..models.decoder import forward_cached, output_head
 from ..models.parameters import Params
-from .cache import LayerCache, append, read
+from .cache import LayerCache, append, cells, slice_view, view, write
 from .logits import Draw, pick
-from .rows import Rows, RowUpdate
+from .prefill import rows_first
+from .rows import DecodeInput, Rows
 from .state import SamplerState, apply_update
 
 
@@ -37,15 +41,18 @@ class Decoded(NamedTuple):
     active: jax.Array
 
 
+class _Carry(NamedTuple):
+    """What one step hands to the next. `inputs` are the tokens that were fed, i32[k, S]."""
+
+    step: jax.Array
+    rows: Rows
+    views: list[LayerCache]
+    inputs: jax.Array
+    out: Decoded
+
+
 def decode(
-    params: Params,
-    state: SamplerState,
-    update: RowUpdate,
-    served: jax.Array,
-    *,
-    steps: int,
-    window: int,
-    model: ModelConfig,
+    params: Params, state: SamplerState, inputs: DecodeInput, *, steps: int, model: ModelConfig
 ) -> tuple[SamplerState, Decoded]:
     """Apply the update, then sample up to `steps` tokens a served row; the state is donated.
 
@@ -53,49 +60,39 @@ def decode(
     when no served row is active any more.
 
     Args:
-      served: bool[S], the rows that sample with these weights; idle ones may be among them.
+      inputs: its tables hold at least every served active row's position + k positions.
       steps: k, static.
-      window: positions that are attended over, at least every served active row's position + k.
-        Static.
     """
-    updated = apply_update(state.rows, update)
+    updated = apply_update(state.rows, inputs.update)
     # From here on "active" means "active and served"; the others wake up at the end.
-    asleep = updated.active & ~served
-    rows = updated._replace(active=updated.active & served)
+    asleep = updated.active & ~inputs.served
+    rows = updated._replace(active=updated.active & inputs.served)
     count = rows.token.shape[0]
-    blank = Decoded(
-        tokens=jnp.zeros((steps, count), jnp.int32),
-        logprobs=jnp.zeros((steps, count), jnp.float32),
-        was_active=jnp.zeros((steps, count), jnp.bool_),
-        active=rows.active,
+    start = _Carry(
+        step=jnp.int32(0),
+        rows=rows,
+        views=[view(cache, inputs.tables) for cache in state.caches],
+        inputs=jnp.zeros((steps, count), jnp.int32),
+        out=Decoded(
+            tokens=jnp.zeros((steps, count), jnp.int32),
+            logprobs=jnp.zeros((steps, count), jnp.float32),
+            was_active=jnp.zeros((steps, count), jnp.bool_),
+            active=rows.active,
+        ),
     )
 
-    def goes_on(carry: tuple[jax.Array, SamplerState, Decoded]) -> jax.Array:
-        step, state, _ = carry
-        any_active: jax.Array = state.rows.active.any()
-        return (step < steps) & any_active
+    def goes_on(carry: _Carry) -> jax.Array:
+        any_active: jax.Array = carry.rows.active.any()
+        return (carry.step < steps) & any_active
 
-    def one_token(
-        carry: tuple[jax.Array, SamplerState, Decoded],
-    ) -> tuple[jax.Array, SamplerState, Decoded]:
-        step, state, out = carry
-        logits, caches = _next_logits(params, state, window, model)
-        rows = state.rows
-        draw = pick(logits, rows.key, rows.position + 1, rows.temperature)
-        new_rows = advance(rows, draw)
-        out = Decoded(
-            tokens=out.tokens.at[step].set(draw.token),
-            logprobs=out.logprobs.at[step].set(draw.logprob),
-            was_active=out.was_active.at[step].set(rows.active),
-            active=new_rows.active,
-        )
-        return step + 1, SamplerState(caches=caches, rows=new_rows), out
+    def one_token(carry: _Carry) -> _Carry:
+        return _one_token(params, carry, model)
 
-    start = (jnp.int32(0), dataclasses.replace(state, rows=rows), blank)
-    _, state, decoded = lax.while_loop(goes_on, one_token, start)
-    active = decoded.active | asleep
-    rows = state.rows._replace(active=active)
-    return dataclasses.replace(state, rows=rows), decoded._replace(active=active)
+    end = lax.while_loop(goes_on, one_token, start)
+    active = end.rows.active | asleep
+    state = _keep(state, end, first=rows.position, tables=inputs.tables)
+    state = dataclasses.replace(state, rows=end.rows._replace(active=active))
+    return state, end.out._replace(active=active)
 
 
 def advance(rows: Rows, draw: Draw) -> Rows:
@@ -109,29 +106,59 @@ def advance(rows: Rows, draw: Draw) -> Rows:
     )
 
 
+def _one_token(params: Params, carry: _Carry, model: ModelConfig) -> _Carry:
+    step, rows, out = carry.step, carry.rows, carry.out
+    logits, views = _next_logits(params, carry.views, rows, model)
+    draw = pick(logits, rows.key, rows.position + 1, rows.temperature)
+    new_rows = advance(rows, draw)
+    return _Carry(
+        step=step + 1,
+        rows=new_rows,
+        views=views,
+        inputs=carry.inputs.at[step].set(rows.token),
+        out=Decoded(
+            tokens=out.tokens.at[step].set(draw.token),
+            logprobs=out.logprobs.at[step].set(draw.logprob),
+            was_active=out.was_active.at[step].set(rows.active),
+            active=new_rows.active,
+        ),
+    )
+
+
 def _next_logits(
-    params: Params, state: SamplerState, window: int, model: ModelConfig
+    params: Params, views: list[LayerCache], rows: Rows, model: ModelConfig
 ) -> tuple[jax.Array, list[LayerCache]]:
-    rows = state.rows
+    window = views[0].keys.shape[2]
     mask = jnp.arange(window)[None, None, :] <= rows.position[:, None, None]
 
     def attend(
-        cache: LayerCache, queries: jax.Array, keys: jax.Array, values: jax.Array
+        seen: LayerCache, queries: jax.Array, keys: jax.Array, values: jax.Array
     ) -> tuple[jax.Array, LayerCache]:
-        new = LayerCache(keys[:, 0], values[:, 0])
-        cache = append(cache, new, rows.position, rows.active)
-        seen = read(cache, window)
-        return attention(queries, seen.keys, seen.values, mask), cache
+        new = LayerCache(keys[:, 0].swapaxes(0, 1), values[:, 0].swapaxes(0, 1))
+        seen = append(seen, new, rows.position)
+        return attention(queries, rows_first(seen.keys), rows_first(seen.values), mask), seen
 
-    hidden, caches = forward_cached(
-        params,
-        state.caches,
-        rows.token[:, None],
-        rows.position[:, None],
-        attend=attend,
-        config=model,
+    hidden, views = forward_cached(
+        params, views, rows.token[:, None], rows.position[:, None], attend=attend, config=model
     )
     logits = jnp.einsum(
         "sd,vd->sv", hidden[:, 0], output_head(params), preferred_element_type=jnp.float32
     )
-    return logits, caches
+    return logits, views
+
+
+def _keep(
+    state: SamplerState, end: _Carry, *, first: jax.Array, tables: jax.Array
+) -> SamplerState:
+    """Write what the rows fed into the pages: the positions from `first` to their last."""
+    steps = end.inputs.shape[0]
+    offset = jnp.arange(steps, dtype=jnp.int32)[None]
+    positions = first[:, None] + offset
+    valid = offset < (end.rows.position - first)[:, None]
+    where = cells(tables, positions, valid, state.tokens.shape[1])
+    caches = [
+        write(cache, slice_view(seen, positions), where)
+        for cache, seen in zip(state.caches, end.views, strict=True)
+    ]
+    tokens = state.tokens.at[where.pages, where.offsets].set(end.inputs.T)
+    return dataclasses.replace(state, caches=caches, tokens=tokens)

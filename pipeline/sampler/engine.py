@@ -15,8 +15,11 @@ import numpy as np
 from ..models.config import ModelConfig
 from ..types import Completion, SampleRequest
 from .config import SamplerConfig
+from .decode import Decoded
+from .occupant import Ticket
 from .programs import Programs, compile_programs
-from .scheduler import SampledBlock, Scheduler, Ticket
+from .relocate import relocate
+from .scheduler import DecodeDispatch, SampledBlock, Scheduler
 from .state import SamplerState
 
 
@@ -28,9 +31,12 @@ class SamplerStatistics:
       rows_busy: rows with a request, now.
       waiting: requests without a row, now.
       generated_tokens: tokens sampled, those of cancelled requests included.
-      prefill_tokens: prompt tokens written to the cache.
+      prefill_tokens: prompt tokens written to the cache by prefill.
       dispatches: decode dispatches.
       cancelled: requests that were cancelled.
+      preemptions: requests that lost their row, or whose cache was lost between two turns,
+        since memory was short.
+      pages_free: share of the pages that no request with a row holds, now.
       live_versions: versions whose weights are in memory, now.
       busy_seconds: wall time in which the engine had work.
     """
@@ -41,6 +47,8 @@ class SamplerStatistics:
     prefill_tokens: int = 0
     dispatches: int = 0
     cancelled: int = 0
+    preemptions: int = 0
+    pages_free: float = 1.0
     live_versions: int = 0
     busy_seconds: float = 0.0
 
@@ -71,6 +79,8 @@ class Engine:
         self._scheduler = Scheduler(config)
         self._loaded: _Loaded | None = None
         self._weights: dict[int, Any] = {}  # by version
+        self._unread: list[tuple[DecodeDispatch, Decoded]] = []  # dispatched, in order
+        self._finished: list[tuple[Ticket, Completion]] = []
         self._generated_tokens = 0
         self._dispatches = 0
         self._cancelled = 0
@@ -79,7 +89,9 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
-        return self._loaded is not None and not self._scheduler.idle
+        if self._loaded is None:
+            return False
+        return bool(not self._scheduler.idle or self._unread or self._finished)
 
     def statistics(self) -> SamplerStatistics:
         """Take a snapshot; may be called from any thread."""
@@ -90,6 +102,8 @@ class Engine:
             prefill_tokens=self._scheduler.prefilled_tokens,
             dispatches=self._dispatches,
             cancelled=self._cancelled,
+            preemptions=self._scheduler.preemptions,
+            pages_free=self._scheduler.pages_free,
             live_versions=len(self._weights),
             busy_seconds=self._busy_seconds,
         )
@@ -117,12 +131,14 @@ class Engine:
         if self._loaded is None:
             programs = self.compile()
             self._loaded = _Loaded(programs, programs.initial_state())
+        self._read()
         self._weights[version] = params
         self._scheduler.publish(version)
 
     def drop(self, version: int) -> None:
         """Let go of the weights of an older version, which no request needs any more."""
         del self._weights[version]
+        self._scheduler.drop(version)
 
     def submit(self, ticket: Ticket, request: SampleRequest) -> None:
         """Take in a request; see `Scheduler.submit`."""
@@ -133,45 +149,63 @@ class Engine:
         self._cancelled += self._scheduler.cancel(ticket)
 
     def step(self) -> list[tuple[Ticket, Completion]]:
-        """Fill free rows; then for each version prefill a chunk and decode a few tokens.
+        """Fill free rows; then for each version prefill some chunks and decode a few tokens.
 
-        The oldest version comes first: what it samples is due first.
+        The oldest version comes first: what it samples is due first. The next dispatches are
+        under way before the last ones' results are read, where that makes nobody wait.
 
         Returns:
           What is complete.
         """
-        if self._loaded is None or self._scheduler.idle:
+        if self._loaded is None or not self.has_work:
             return []
         started = time.perf_counter()
+        if not self._scheduler.may_run_ahead:
+            self._read()
+        before, self._unread = self._unread, []
         self._scheduler.assign()
-        finished = []
         for version in self._scheduler.versions():
+            self._move(self._loaded)
             self._prefill(self._loaded, version)
-            finished += self._decode(self._loaded, version)
+            self._decode(self._loaded, version)
+        under_way, self._unread = self._unread, before
+        self._read()
+        self._unread = under_way
+        if not self._scheduler.may_run_ahead:
+            self._read()
+        finished, self._finished = self._finished, []
         self._busy_seconds += time.perf_counter() - started
         return finished
 
     def _prefill(self, loaded: _Loaded, version: int) -> None:
-        chunk = self._scheduler.next_prefill(version)
-        if chunk is None:
-            return
-        last = int(chunk.starts.max()) + self._config.prefill_tokens
-        program = loaded.programs.prefill[self._config.window_for(last)]
-        loaded.state = program(self._weights[version], loaded.state, chunk)
+        dispatch = self._scheduler.next_prefill(version)
+        if dispatch is not None:
+            program = loaded.programs.prefill[dispatch.window]
+            loaded.state = program(self._weights[version], loaded.state, dispatch.chunk)
 
-    def _decode(self, loaded: _Loaded, version: int) -> list[tuple[Ticket, Completion]]:
+    def _decode(self, loaded: _Loaded, version: int) -> None:
         dispatch = self._scheduler.next_decode(version)
+        self._move(loaded)
         if dispatch is None:
-            return []
+            return
         # The window that the served rows need, not that of all rows: the others write nothing,
         # and what they compute from a window that cuts them off is thrown away. A served row's
         # bits are the same in every window that holds it, whoever of its neighbours chose it.
-        program = loaded.programs.decode[self._config.window_for(dispatch.positions)]
-        loaded.state, decoded = program(
-            self._weights[version], loaded.state, dispatch.update, dispatch.served
-        )
-        tokens, logprobs, was_active, active = jax.device_get(decoded)
+        program = loaded.programs.decode[dispatch.window]
+        loaded.state, decoded = program(self._weights[version], loaded.state, dispatch.inputs)
+        self._unread.append((dispatch, decoded))
         self._dispatches += 1
-        self._generated_tokens += int(np.count_nonzero(was_active))
-        block = SampledBlock(tokens, logprobs, was_active, active, version)
-        return self._scheduler.record(block)
+
+    def _read(self) -> None:
+        """Wait for the results that weren't read, and take them in."""
+        for dispatch, decoded in self._unread:
+            block = SampledBlock(*jax.device_get(decoded))
+            self._generated_tokens += int(np.count_nonzero(block.was_active))
+            self._finished += self._scheduler.record(dispatch, block)
+        self._unread = []
+
+    def _move(self, loaded: _Loaded) -> None:
+        """Do with whole pages what the scheduler asked for, in its order."""
+        moves = self._scheduler.take_moves()
+        if moves:
+            loaded.state = relocate(moves, loaded.state, loaded.programs, self._config)

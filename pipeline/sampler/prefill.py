@@ -1,8 +1,9 @@
-"""Prompts into the cache: R rows of C tokens a dispatch.
+"""Prompts into the cache: R lanes of C positions a dispatch.
 
-Chunks start at multiples of C in every prompt, so how a prompt is cut, and with it every
-bit of the cache, doesn't depend on who else is being prefilled. Only tokens before the last
-one are prefilled: the last is the first input of `decode`, which draws the first new token.
+Lanes start at multiples of C in every text, so neither how a text is cut nor who else is being
+prefilled changes a bit of the cache. All lanes write before any of them reads, so the lanes of
+a dispatch may follow each other in one text. Only tokens before the last one are prefilled: the
+last is the first input of `decode`, which draws the first new token.
 """
 
 import dataclasses
@@ -12,33 +13,45 @@ import jax.numpy as jnp
 
 from ..models.attention import attention
 from ..models.config import ModelConfig
-from ..models.decoder import forward_cached, head_major
+from ..models.decoder import forward_cached
 from ..models.parameters import Params
-from .cache import LayerCache, fill, read
+from .cache import LayerCache, cells, view, write
 from .rows import PrefillChunk
 from .state import SamplerState
 
 
 def prefill(
-    params: Params, state: SamplerState, chunk: PrefillChunk, *, window: int, model: ModelConfig
+    params: Params, state: SamplerState, chunk: PrefillChunk, *, model: ModelConfig
 ) -> SamplerState:
-    """Write the keys and values of one chunk of each lane's prompt; the state is donated.
-
-    Args:
-      window: positions that are attended over, at least every lane's start + C. Static.
-    """
-    positions = chunk.starts[:, None] + jnp.arange(chunk.tokens.shape[1], dtype=jnp.int32)[None]
+    """Write the keys and values of one chunk of each lane's text; the state is donated."""
+    size = chunk.tokens.shape[1]
+    positions = chunk.starts[:, None] + jnp.arange(size, dtype=jnp.int32)[None]
+    valid = (positions >= chunk.first[:, None]) & (positions < chunk.end[:, None])
+    page_tokens = state.tokens.shape[1]
+    where = cells(chunk.tables, positions, valid, page_tokens)
+    window = chunk.tables.shape[1] * page_tokens
     mask = jnp.arange(window)[None, None, :] <= positions[:, :, None]
 
     def attend(
         cache: LayerCache, queries: jax.Array, keys: jax.Array, values: jax.Array
     ) -> tuple[jax.Array, LayerCache]:
-        new = LayerCache(head_major(keys), head_major(values))
-        cache = fill(cache, new, chunk.rows, chunk.starts)
-        seen = read(cache, window, chunk.rows)
-        return attention(queries, seen.keys, seen.values, mask), cache
+        new = LayerCache(heads_first(keys), heads_first(values))
+        cache = write(cache, new, where)
+        seen = view(cache, chunk.tables)
+        return attention(queries, rows_first(seen.keys), rows_first(seen.values), mask), cache
 
     _, caches = forward_cached(
         params, state.caches, chunk.tokens, positions, attend=attend, config=model
     )
-    return dataclasses.replace(state, caches=caches)
+    tokens = state.tokens.at[where.pages, where.offsets].set(chunk.tokens)
+    return dataclasses.replace(state, caches=caches, tokens=tokens)
+
+
+def heads_first(heads: jax.Array) -> jax.Array:
+    """[R, T, K, h] to [K, R, T, h], the order of the cache."""
+    return jnp.moveaxis(heads, 2, 0)
+
+
+def rows_first(heads: jax.Array) -> jax.Array:
+    """[K, R, T, h] to [R, K, T, h]."""
+    return heads.swapaxes(0, 1)

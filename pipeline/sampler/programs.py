@@ -15,29 +15,36 @@ import numpy as np
 
 from ..models.config import ModelConfig
 from ..models.parameters import init, unstack
-from ..types import Bools
+from ..types import Int32s
 from .config import SamplerConfig
 from .decode import Decoded, decode
 from .prefill import prefill
-from .rows import PrefillChunk, RowUpdate, idle_chunk, no_update
+from .rows import DecodeInput, PrefillChunk, idle_chunk, idle_decode
 from .state import SamplerState, initial_state
+from .transfer import PageData, duplicate, extract, insert
 
-Decode = Callable[[Any, SamplerState, RowUpdate, Bools], tuple[SamplerState, Decoded]]
+Decode = Callable[[Any, SamplerState, DecodeInput], tuple[SamplerState, Decoded]]
 
 
 @dataclass(frozen=True)
 class Programs:
-    """The compiled programs.
+    """The compiled programs; each donates the state that it returns.
 
     Attributes:
       initial_state: makes a state in which every row is idle.
-      prefill: by window; the state is donated.
-      decode: by window; the state is donated.
+      prefill: by window.
+      decode: by window.
+      duplicate: copies pages to others, as many as there are rows.
+      extract: reads the pages of one request; the state stays.
+      insert: writes the pages of one request.
     """
 
     initial_state: Callable[[], SamplerState]
     prefill: Mapping[int, Callable[[Any, SamplerState, PrefillChunk], SamplerState]]
     decode: Mapping[int, Decode]
+    duplicate: Callable[[SamplerState, Int32s, Int32s], SamplerState]
+    extract: Callable[[SamplerState, Int32s], PageData]
+    insert: Callable[[SamplerState, Int32s, PageData], SamplerState]
 
 
 def compile_programs(config: SamplerConfig, model: ModelConfig, vocab_size: int) -> Programs:
@@ -45,21 +52,31 @@ def compile_programs(config: SamplerConfig, model: ModelConfig, vocab_size: int)
     params = abstract_params(model, vocab_size)
     make_state = partial(initial_state, config, model)
     state = jax.eval_shape(make_state)
-    lowered = [jax.jit(make_state).lower()]
+    rows = np.zeros(config.rows, np.int32)
+    pages = np.zeros(config.pages_per_request, np.int32)
+    lowered: dict[tuple[str, int], jax.stages.Lowered] = {
+        ("initial_state", 0): jax.jit(make_state).lower(),
+        ("duplicate", 0): jax.jit(duplicate, donate_argnums=0).lower(state, rows, rows),
+        ("extract", 0): jax.jit(extract).lower(state, pages),
+        ("insert", 0): jax.jit(insert, donate_argnums=0).lower(
+            state, pages, jax.eval_shape(extract, state, pages)
+        ),
+    }
+    into_cache = jax.jit(partial(prefill, model=model), donate_argnums=1)
+    sample = jax.jit(partial(decode, steps=config.decode_tokens, model=model), donate_argnums=1)
     for window in config.windows:
-        into_cache = partial(prefill, window=window, model=model)
-        lowered.append(_lower(into_cache, params, state, idle_chunk(config)))
-    for window in config.windows:
-        sample = partial(decode, steps=config.decode_tokens, window=window, model=model)
-        served = np.zeros(config.rows, np.bool_)
-        lowered.append(_lower(sample, params, state, no_update(config), served))
+        chunk, inputs = idle_chunk(config, window), idle_decode(config, window)
+        lowered["prefill", window] = into_cache.lower(params, state, chunk)
+        lowered["decode", window] = sample.lower(params, state, inputs)
     with ThreadPoolExecutor(thread_name_prefix="compile") as pool:
-        compiled = list(pool.map(_compile, lowered))
-    count = len(config.windows)
+        compiled = dict(zip(lowered, pool.map(_compile, lowered.values()), strict=True))
     return Programs(
-        initial_state=compiled[0],
-        prefill=dict(zip(config.windows, compiled[1 : 1 + count], strict=True)),
-        decode=dict(zip(config.windows, compiled[1 + count :], strict=True)),
+        initial_state=compiled["initial_state", 0],
+        prefill={window: compiled["prefill", window] for window in config.windows},
+        decode={window: compiled["decode", window] for window in config.windows},
+        duplicate=compiled["duplicate", 0],
+        extract=compiled["extract", 0],
+        insert=compiled["insert", 0],
     )
 
 
@@ -70,10 +87,6 @@ def abstract_params(model: ModelConfig, vocab_size: int) -> Any:
         return unstack(init(model, vocab_size, key))
 
     return jax.eval_shape(make, jax.eval_shape(partial(jax.random.key, 0)))
-
-
-def _lower(function: Callable[..., Any], *operands: Any) -> jax.stages.Lowered:
-    return jax.jit(function, donate_argnums=1).lower(*operands)
 
 
 def _compile(lowered: jax.stages.Lowered) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .config import SamplerConfig
+from .pages import BIN
 
 NO_STOP = -1  # pads the stop ids; no token has this id
 
@@ -43,18 +44,39 @@ class RowUpdate(NamedTuple):
     rows: Rows
 
 
-class PrefillChunk(NamedTuple):
-    """One prefill dispatch: R lanes of C prompt tokens.
+class DecodeInput(NamedTuple):
+    """What one decode dispatch is given beside weights and state.
 
     Attributes:
-      tokens: i32[R, C], each lane padded to the right with anything.
-      rows: i32[R], the row of each lane; S for an idle lane.
+      update: the rows that changed since the last dispatch, of whatever version.
+      served: bool[S], the rows that sample; idle ones may be among them.
+      tables: i32[S, n], the pages of each served row's window.
+    """
+
+    update: RowUpdate
+    served: Any
+    tables: Any
+
+
+class PrefillChunk(NamedTuple):
+    """One prefill dispatch: R lanes, each a window of C positions of one text.
+
+    The window of a lane starts at a multiple of C, and a token stands in it at its position
+    modulo C, however the text was cut. Lanes may belong to one text.
+
+    Attributes:
+      tokens: i32[R, C].
       starts: i32[R], the position of the lane's first token, a multiple of C.
+      first: i32[R], the first position to write.
+      end: i32[R], the position after the last one to write; an idle lane writes none.
+      tables: i32[R, n], the pages of the text's window.
     """
 
     tokens: Any
-    rows: Any
     starts: Any
+    first: Any
+    end: Any
+    tables: Any
 
 
 def idle_rows(config: SamplerConfig) -> Rows:
@@ -76,11 +98,22 @@ def no_update(config: SamplerConfig) -> RowUpdate:
     return RowUpdate(np.zeros(config.rows, np.bool_), idle_rows(config))
 
 
-def idle_chunk(config: SamplerConfig) -> PrefillChunk:
+def idle_decode(config: SamplerConfig, window: int) -> DecodeInput:
+    """Make the input of a decode dispatch that serves no row."""
+    return DecodeInput(
+        update=no_update(config),
+        served=np.zeros(config.rows, np.bool_),
+        tables=np.full((config.rows, window // config.page_tokens), BIN, np.int32),
+    )
+
+
+def idle_chunk(config: SamplerConfig, window: int) -> PrefillChunk:
     """Make a prefill dispatch in which every lane is idle."""
-    lanes = config.prefill_rows
+    lanes = config.prefill_lanes
     return PrefillChunk(
         tokens=np.zeros((lanes, config.prefill_tokens), np.int32),
-        rows=np.full(lanes, config.rows, np.int32),
         starts=np.zeros(lanes, np.int32),
+        first=np.zeros(lanes, np.int32),
+        end=np.zeros(lanes, np.int32),
+        tables=np.full((lanes, window // config.page_tokens), BIN, np.int32),
     )

@@ -1,92 +1,99 @@
-"""Which request has which row: a state machine without threads, clocks or JAX.
+"""Which request has which row and which pages: a state machine without threads, clocks or JAX.
 
-A request waits, then has a row: first its prompt is prefilled chunk by chunk, then it
-decodes until the device says that its row ended. Each request leaves exactly once: completed
-or cancelled. Nothing here depends on time; equal calls give equal decisions.
+A request waits, then has a row: first its prompt is prefilled, then it decodes until the device
+says that its row ended. Each request leaves exactly once: completed or cancelled. Nothing here
+depends on time; equal calls give equal decisions.
 
 A row has a policy version: that of its request, or the newest one. A dispatch serves the rows
 of one version; what the others have on the device stays as it is.
+
+Pages never run out inside a dispatch: those that it may write are set aside before it. Where
+there are too few, the youngest request gives up its row and goes on later with the same bits.
+The oldest one always has what it needs, so somebody always gets on.
 """
 
 import heapq
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from ..types import NO_VERSION, Bools, Completion, FinishReason, Float32s, Int32s, SampleRequest
+from ..types import NO_VERSION, Bools, Completion, Float32s, Int32s, SampleRequest
 from .config import SamplerConfig
-from .rows import NO_STOP, PrefillChunk, RowUpdate, idle_chunk, no_update
+from .memory import Memory
+from .moves import Move
+from .occupant import Occupant, Rank, Ticket
+from .pages import BIN
+from .rows import NO_STOP, DecodeInput, PrefillChunk, RowUpdate, idle_chunk, no_update
+from .sequence import Sequence
 
-Ticket = int  # names a request, chosen by the caller, unique among those that haven't left
+LONG_TURN = 16  # dispatches a request: a row that is freed one late then costs 6 %
 
 
 @dataclass(frozen=True)
 class SampledBlock:
-    """What one decode dispatch sampled, on the host; see `decode.Decoded`.
-
-    Attributes:
-      version: the policy version of all its tokens.
-    """
+    """What one decode dispatch sampled, on the host; see `decode.Decoded`."""
 
     tokens: Int32s
     logprobs: Float32s
     was_active: Bools
     active: Bools
-    version: int
+
+
+@dataclass(frozen=True, eq=False)
+class PrefillDispatch:
+    """A planned prefill dispatch, and the window that it needs."""
+
+    chunk: PrefillChunk
+    window: int
 
 
 @dataclass(frozen=True, eq=False)
 class DecodeDispatch:
-    """What one decode dispatch is given.
+    """A planned decode dispatch.
 
     Attributes:
-      update: the rows that changed since the last dispatch, of whatever version.
-      served: bool[S], the rows that sample.
-      positions: cache positions that it may touch in any served row.
+      occupants: who sample, with the rows they have.
+      version: the policy version of all tokens.
+      window: positions that it may touch in any served row, rounded up to a compiled window.
     """
 
-    update: RowUpdate
-    served: Bools
-    positions: int
+    inputs: DecodeInput
+    occupants: list[tuple[int, Occupant]]
+    version: int
+    window: int
 
 
-@dataclass(eq=False)
-class _Occupant:
-    """The request in a row and what was sampled for it."""
+class _Lane(NamedTuple):
+    """One lane of a prefill dispatch: a piece of a text, and the pages of the text."""
 
-    ticket: Ticket
-    request: SampleRequest
-    prefilled: int = 0
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-
-    @property
-    def to_prefill(self) -> int:
-        """Prompt tokens that aren't in the cache yet; the last one is left to `decode`."""
-        return len(self.request.tokens) - 1 - self.prefilled
-
-    @property
-    def length(self) -> int:
-        return len(self.request.tokens) + len(self.tokens)
+    first: int
+    end: int
+    tokens: Int32s
+    pages: list[int]
 
 
 class Scheduler:
-    """Rows, their requests, and the requests that wait for one."""
+    """Rows, pages, their requests, and the requests that wait for them."""
 
     def __init__(self, config: SamplerConfig):
         self._config = config
-        self._waiting: dict[Ticket, SampleRequest] = {}
-        self._order: list[tuple[int, int, Ticket]] = []  # (priority, arrival, ticket)
+        self._memory = Memory(config.num_pages, config.page_tokens)
+        self._waiting: dict[Ticket, Occupant] = {}
+        self._order: list[tuple[Rank, Ticket]] = []
         self._arrivals = 0
         self._newest = NO_VERSION
-        self._prefilled_tokens = 0
         self._free = list(range(config.rows))
-        self._row_of: dict[Ticket, int] = {}
-        self._prefilling: dict[int, _Occupant] = {}  # in order of assignment
-        self._decoding: dict[int, _Occupant] = {}
+        self._running: dict[Ticket, Occupant] = {}
+        self._prefilling: dict[int, Occupant] = {}  # in order of assignment
+        self._decoding: dict[int, Occupant] = {}
         self._update = no_update(config)
+        width = config.cache_tokens // config.page_tokens
+        self._tables = np.full((config.rows, width), BIN, np.int32)  # of the decoding rows
+        self._served = 0  # rows of all dispatches together
+        self._completed = 0
+        self.prefilled_tokens = 0
+        self.preemptions = 0
 
     @property
     def waiting(self) -> int:
@@ -96,7 +103,12 @@ class Scheduler:
     @property
     def rows_busy(self) -> int:
         """Rows with a request."""
-        return len(self._row_of)
+        return len(self._running)
+
+    @property
+    def pages_free(self) -> float:
+        """Share of the pages that no request with a row holds."""
+        return self._memory.available / self._memory.capacity
 
     @property
     def newest(self) -> int:
@@ -104,144 +116,335 @@ class Scheduler:
         return self._newest
 
     @property
-    def prefilled_tokens(self) -> int:
-        """Prompt tokens planned for prefill so far."""
-        return self._prefilled_tokens
-
-    @property
     def idle(self) -> bool:
         """Whether no request is here."""
-        return not self._waiting and not self._row_of
+        return not self._waiting and not self._running
+
+    @property
+    def short_of_pages(self) -> bool:
+        """Whether the next dispatch makes a request give up its row."""
+        return self._growth() > self._memory.available
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """Whether to plan the next dispatch while results are unread.
+
+        Not where a request may have to give up its row, nor where another waits for a row that
+        the results may free, unless rows are freed seldom.
+        """
+        return not self.short_of_pages and (not self._waiting or self._turns_are_long)
+
+    @property
+    def _turns_are_long(self) -> bool:
+        return self._served > LONG_TURN * self._completed
 
     def versions(self) -> list[int]:
         """The versions of the rows with a request, oldest first."""
-        occupants = chain(self._prefilling.values(), self._decoding.values())
-        return sorted({self._version_of(occupant) for occupant in occupants})
+        return sorted({self._version_of(occupant) for occupant in self._running.values()})
 
     def publish(self, version: int) -> None:
-        """Move the rows whose requests name no version to this one, which is newer."""
+        """Move the rows whose requests name no version to this one, which is newer.
+
+        A prompt that isn't wholly in the cache is computed anew, so that no shared page has
+        more than one version behind it. No result may be unread.
+        """
         self._newest = version
+        again = self._config.kv_on_publish == "recompute"
+        for occupant in list(self._running.values()):
+            if occupant.request.version is None and (again or self._fills_shared_pages(occupant)):
+                self._evacuate(occupant)
+                self._wait(occupant)
+        if again:
+            self._memory.forget_idle()
+            for occupant in self._waiting.values():
+                if occupant.request.version is None:
+                    occupant.sequence = None  # it was parked
+
+    def drop(self, version: int) -> None:
+        """Forget what only requests of this version could use; there are no more of them."""
+        self._memory.forget(version)
 
     def submit(self, ticket: Ticket, request: SampleRequest) -> None:
         """Let a request wait for a row; its prompt must leave room for a token."""
-        self._waiting[ticket] = request
-        heapq.heappush(self._order, (request.priority, self._arrivals, ticket))
+        limit = min(len(request.tokens) + request.max_tokens, self._config.context_tokens)
+        self._wait(Occupant(ticket, request, (request.priority, self._arrivals), limit))
         self._arrivals += 1
 
     def cancel(self, ticket: Ticket) -> bool:
-        """Forget a request and free its row; false if it had already left.
+        """Forget a request and free its row and pages; false if it had already left.
 
         The row may be given away at once: it falls silent before the next token is sampled.
         """
         if self._waiting.pop(ticket, None) is not None:
             return True
-        row = self._row_of.pop(ticket, None)
-        if row is None:
+        occupant = self._running.get(ticket)
+        if occupant is None:
             return False
-        if self._prefilling.pop(row, None) is None:
-            del self._decoding[row]
-            self._update.rows.active[row] = False
-            self._update.changed[row] = True
-        self._free.append(row)
+        self._evacuate(occupant)
         return True
 
     def assign(self) -> None:
-        """Give free rows to waiting requests: smallest priority first, then first come."""
+        """Set pages aside for the rows' next dispatch, and give free rows to waiting requests.
+
+        The smallest rank is first; nobody overtakes the first one that memory is too small for.
+        No result may be unread if `short_of_pages`.
+        """
+        for occupant in sorted(self._running.values(), key=_rank):
+            self._make_room(occupant)
         while self._free and self._waiting:
-            _, _, ticket = heapq.heappop(self._order)
-            request = self._waiting.pop(ticket, None)
-            if request is None:
+            rank, ticket = heapq.heappop(self._order)
+            if ticket not in self._waiting:
                 continue  # cancelled while it waited
-            row = self._free.pop()
-            self._row_of[ticket] = row
-            self._prefilling[row] = _Occupant(ticket, request)
-            if len(request.tokens) == 1:
-                self._start_decoding(row)
+            occupant = self._waiting[ticket]
+            if not self._find_pages(occupant):
+                heapq.heappush(self._order, (rank, ticket))
+                break
+            del self._waiting[ticket]
+            self._running[ticket] = occupant
+            occupant.row = self._free.pop()
+            self._prefilling[occupant.row] = occupant
         if not self._waiting:
             self._order.clear()  # what is left was cancelled
 
-    def next_prefill(self, version: int) -> PrefillChunk | None:
-        """Plan one prefill dispatch of a version, longest-waiting rows first; None for no row."""
-        rows = self._rows_of(version, self._prefilling)
-        if not rows:
+    def take_moves(self) -> list[Move]:
+        """Hand over what the device must do with pages before the next dispatch."""
+        return self._memory.take_moves()
+
+    def next_prefill(self, version: int) -> PrefillDispatch | None:
+        """Plan one prefill dispatch of a version, longest-waiting rows first; None for no row.
+
+        Rows whose prompt is in the cache afterwards are ready to decode.
+        """
+        lanes: list[_Lane] = []
+        for occupant in self._of_version(version, self._prefilling):
+            self._plan_lanes(occupant, lanes, version)
+            if self._advance(occupant) == occupant.to_fill:
+                self._start_decoding(occupant)
+        if not lanes:
             return None
-        lanes, size = self._config.prefill_rows, self._config.prefill_tokens
-        chunk = idle_chunk(self._config)
-        for lane, (row, occupant) in enumerate(rows[:lanes]):
-            start, count = occupant.prefilled, min(size, occupant.to_prefill)
-            chunk.tokens[lane, :count] = occupant.request.tokens[start : start + count]
-            chunk.rows[lane], chunk.starts[lane] = row, start
-            occupant.prefilled += count
-            self._prefilled_tokens += count
-            if occupant.to_prefill == 0:
-                self._start_decoding(row)
-        return chunk
+        window = self._config.window_for(max(lane.end for lane in lanes))
+        self.prefilled_tokens += sum(lane.end - lane.first for lane in lanes)
+        return PrefillDispatch(self._chunk(lanes, window), window)
 
     def next_decode(self, version: int) -> DecodeDispatch | None:
         """Plan one decode dispatch of a version; None for no row. It must be carried out."""
-        rows = self._rows_of(version, self._decoding)
-        if not rows:
+        steps = self._config.decode_tokens
+        occupants = [
+            occupant
+            for occupant in self._of_version(version, self._decoding)
+            if not occupant.surely_ended
+        ]
+        if not occupants:
             return None
+        positions = max(occupant.positions_after(steps) for occupant in occupants)
+        window = self._config.window_for(max(positions, 1))
         served = np.zeros(self._config.rows, np.bool_)
-        served[[row for row, _ in rows]] = True
-        longest = max(occupant.length for _, occupant in rows)
-        positions = min(longest - 1 + self._config.decode_tokens, self._config.context_tokens)
-        return DecodeDispatch(self._take_update(), served, positions)
+        served[[occupant.row for occupant in occupants]] = True
+        for occupant in occupants:
+            occupant.ahead += steps
+        tables = self._tables[:, : window // self._config.page_tokens].copy()
+        inputs = DecodeInput(self._take_update(), served, tables)
+        self._served += len(occupants)
+        rows = [(occupant.row, occupant) for occupant in occupants]
+        return DecodeDispatch(inputs, rows, version, window)
 
-    def record(self, block: SampledBlock) -> list[tuple[Ticket, Completion]]:
-        """Take in what a decode dispatch sampled for its version; free the rows that ended."""
+    def record(
+        self, dispatch: DecodeDispatch, block: SampledBlock
+    ) -> list[tuple[Ticket, Completion]]:
+        """Take in what a decode dispatch sampled; free the rows that ended."""
         counts = block.was_active.sum(axis=0).tolist()
         goes_on = block.active.tolist()
         tokens, logprobs = block.tokens.T.tolist(), block.logprobs.T.tolist()
         finished = []
-        for row, occupant in self._rows_of(block.version, self._decoding):
+        for row, occupant in dispatch.occupants:
+            if self._decoding.get(row) is not occupant:
+                continue  # cancelled, or ended by an earlier dispatch
+            occupant.ahead -= self._config.decode_tokens
             count = counts[row]
             occupant.tokens += tokens[row][:count]
             occupant.logprobs += logprobs[row][:count]
-            occupant.versions += [block.version] * count
+            occupant.versions += [dispatch.version] * count
+            sequence = _sequence(occupant)
+            sequence.write(occupant.length - 1, dispatch.version)
             if not goes_on[row]:
-                finished.append((occupant.ticket, _complete(occupant)))
-                del self._decoding[row], self._row_of[occupant.ticket]
-                self._free.append(row)
+                finished.append((occupant.ticket, occupant.complete()))
+                self._completed += 1
+                self._leave_row(occupant)
+                self._memory.keep(occupant.request.key, sequence, occupant.text())
         return finished
 
-    def _version_of(self, occupant: _Occupant) -> int:
-        version = occupant.request.version
-        return self._newest if version is None else version
+    # Rows
 
-    def _rows_of(self, version: int, rows: dict[int, _Occupant]) -> list[tuple[int, _Occupant]]:
-        return [
-            (row, occupant)
-            for row, occupant in rows.items()
-            if self._version_of(occupant) == version
-        ]
+    def _wait(self, occupant: Occupant) -> None:
+        self._waiting[occupant.ticket] = occupant
+        heapq.heappush(self._order, (occupant.rank, occupant.ticket))
 
-    def _take_update(self) -> RowUpdate:
-        """Hand over the rows that changed since the last call."""
-        update = self._update
-        self._update = RowUpdate(np.zeros_like(update.changed), update.rows)
-        return update
+    def _leave_row(self, occupant: Occupant) -> None:
+        row = occupant.row
+        del self._running[occupant.ticket]
+        if self._prefilling.pop(row, None) is None:
+            del self._decoding[row]
+        self._tables[row] = BIN
+        self._free.append(row)
+        occupant.row, occupant.ahead = -1, 0
 
-    def _start_decoding(self, row: int) -> None:
-        occupant = self._prefilling.pop(row)
-        self._decoding[row] = occupant
-        request, rows, length = occupant.request, self._update.rows, len(occupant.request.tokens)
-        rows.token[row] = request.tokens[-1]
-        rows.position[row] = length - 1
+    def _silence(self, occupant: Occupant) -> None:
+        """Let the row stop before the next token."""
+        if occupant.row in self._decoding:
+            self._update.rows.active[occupant.row] = False
+            self._update.changed[occupant.row] = True
+
+    def _evacuate(self, occupant: Occupant) -> None:
+        """Take a request out of its row; what is cached for it is given up."""
+        self._silence(occupant)
+        self._leave_row(occupant)
+        self._memory.close(_sequence(occupant))
+        occupant.sequence = None
+
+    def _park(self, occupant: Occupant) -> None:
+        """Take a request out of its row; it goes on later as if nothing had happened."""
+        self._silence(occupant)
+        self._leave_row(occupant)
+        self._memory.park(_sequence(occupant))
+        self._wait(occupant)
+        self.preemptions += 1
+
+    def _start_decoding(self, occupant: Occupant) -> None:
+        self._memory.own_page(_sequence(occupant))
+        row, request, rows = occupant.row, occupant.request, self._update.rows
+        self._decoding[row] = self._prefilling.pop(row)
+        _write_table(self._tables[row], _numbers(_sequence(occupant)))
+        rows.token[row] = occupant.last_token
+        rows.position[row] = occupant.length - 1
         rows.active[row] = True
-        rows.limit[row] = min(length + request.max_tokens, self._config.context_tokens)
+        rows.limit[row] = occupant.limit
         rows.key[row] = request.key
         rows.temperature[row] = request.temperature
         rows.stop_ids[row] = NO_STOP
         rows.stop_ids[row, : len(request.stop_ids)] = request.stop_ids
         self._update.changed[row] = True
 
+    def _take_update(self) -> RowUpdate:
+        """Hand over the rows that changed since the last call."""
+        update = self._update
+        self._update = RowUpdate(np.zeros_like(update.changed), update.rows)
+        # The dispatch may read its arrays later than it is made; these go on being written.
+        return RowUpdate(update.changed, type(update.rows)(*(a.copy() for a in update.rows)))
 
-def _complete(occupant: _Occupant) -> Completion:
-    stopped = occupant.tokens[-1] in occupant.request.stop_ids
-    return Completion(
-        tokens=np.array(occupant.tokens, np.int32),
-        logprobs=np.array(occupant.logprobs, np.float32),
-        policy_versions=np.array(occupant.versions, np.int32),
-        finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
-    )
+    def _version_of(self, occupant: Occupant) -> int:
+        version = occupant.request.version
+        return self._newest if version is None else version
+
+    def _of_version(self, version: int, rows: dict[int, Occupant]) -> list[Occupant]:
+        return [occupant for occupant in rows.values() if self._version_of(occupant) == version]
+
+    # Pages
+
+    def _find_pages(self, occupant: Occupant) -> bool:
+        """Open or take back the request's sequence, with pages up to the next dispatch's end.
+
+        A page for each row stays available, two for each if the request was parked: it would
+        be the first to be parked again.
+        """
+        request, memory, rows = occupant.request, self._memory, len(self._running)
+        idle = memory.continues(request.key, occupant.text(), request.version)
+        if occupant.sequence is not None:  # it was parked
+            reserve = 2 * rows + self._growth_of(occupant, occupant.sequence)
+            found = memory.bring_back(occupant.sequence, reserve)
+        elif idle is not None:
+            occupant.sequence = idle
+            found = memory.resume(request.key, rows + self._growth_of(occupant, idle))
+        else:
+            found = self._begin(occupant, rows)
+        if not found:
+            occupant.sequence = occupant.sequence if occupant.is_parked else None
+            return False
+        extended = self._extend(occupant)
+        assert extended, "the pages were counted"
+        return True
+
+    def _begin(self, occupant: Occupant, rows: int) -> bool:
+        """Open a sequence that prefill fills from the first token on, or from a known prefix."""
+        version, pinned = self._version_of(occupant), occupant.request.version is not None
+        pages = -(-occupant.to_fill // self._config.page_tokens)
+        reserve = rows + self._pages_after(occupant) - pages
+        text = occupant.text()[:-1]
+        occupant.sequence = self._memory.begin(text, version, pinned=pinned, reserve=reserve)
+        found = occupant.sequence is not None
+        self.preemptions += found and self._memory.lost(occupant.request.key)
+        return found
+
+    def _growth(self) -> int:
+        """Pages that the next dispatch needs beyond those that the rows have."""
+        running = self._running.values()
+        return sum(self._growth_of(occupant, _sequence(occupant)) for occupant in running)
+
+    def _growth_of(self, occupant: Occupant, sequence: Sequence) -> int:
+        return max(0, self._pages_after(occupant) - sequence.num_pages)
+
+    def _pages_after(self, occupant: Occupant) -> int:
+        """Pages of a request after the next dispatch."""
+        positions = occupant.positions_after(self._config.decode_tokens)
+        return -(-positions // self._config.page_tokens)
+
+    def _make_room(self, occupant: Occupant) -> None:
+        """Set pages aside for the next dispatch; the youngest give theirs up for it."""
+        while occupant.row >= 0 and not self._extend(occupant):
+            self._park(max(self._running.values(), key=_rank))
+
+    def _extend(self, occupant: Occupant) -> bool:
+        sequence = _sequence(occupant)
+        count = len(sequence.pages)
+        positions = occupant.positions_after(self._config.decode_tokens)
+        if not self._memory.extend(sequence, positions):
+            return False
+        if len(sequence.pages) > count and occupant.row in self._decoding:
+            _write_table(self._tables[occupant.row], _numbers(sequence))
+        return True
+
+    # Prefill
+
+    def _fills_shared_pages(self, occupant: Occupant) -> bool:
+        return occupant.row in self._prefilling and _sequence(occupant).fresh
+
+    def _advance(self, occupant: Occupant) -> int:
+        return _sequence(occupant).advance(occupant.to_fill, self._config.page_tokens)
+
+    def _plan_lanes(self, occupant: Occupant, lanes: list[_Lane], version: int) -> None:
+        """Plan as many lanes as there are left and the text needs."""
+        size, sequence = self._config.prefill_tokens, _sequence(occupant)
+        while len(lanes) < self._config.prefill_lanes:
+            first = self._advance(occupant)
+            end = min((first // size + 1) * size, occupant.to_fill)
+            if first >= end:
+                return
+            # The page numbers of now: its last page may become another one when it decodes.
+            lanes.append(_Lane(first, end, occupant.text()[first:end], _numbers(sequence)))
+            sequence.mark(end, version, self._config.page_tokens)
+
+    def _chunk(self, lanes: list[_Lane], window: int) -> PrefillChunk:
+        chunk, size = idle_chunk(self._config, window), self._config.prefill_tokens
+        for index, lane in enumerate(lanes):
+            start = lane.first - lane.first % size
+            chunk.tokens[index, lane.first - start : lane.end - start] = lane.tokens
+            chunk.starts[index], chunk.first[index], chunk.end[index] = start, lane.first, lane.end
+            _write_table(chunk.tables[index], lane.pages)
+        return chunk
+
+
+def _numbers(sequence: Sequence) -> list[int]:
+    return [page.number for page in sequence.pages]
+
+
+def _write_table(table: Int32s, numbers: list[int]) -> None:
+    shown = numbers[: len(table)]
+    table[: len(shown)] = shown
+
+
+def _sequence(occupant: Occupant) -> Sequence:
+    assert occupant.sequence is not None, "whoever has a row has a sequence"
+    return occupant.sequence
+
+
+def _rank(occupant: Occupant) -> Rank:
+    return occupant.rank

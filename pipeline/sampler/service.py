@@ -20,8 +20,8 @@ from ..models.config import ModelConfig
 from ..types import Completion, FinishReason, SampleRequest, SamplerLoad
 from .config import SamplerConfig
 from .engine import Engine, SamplerStatistics
+from .occupant import Ticket
 from .programs import Programs
-from .scheduler import Ticket
 from .versions import LiveVersions
 
 _ENDED = "the sampler has ended"
@@ -145,8 +145,15 @@ class NativeSampler:
         its call on, also while the device thread hasn't seen it.
         """
         under_way = len(self._pending)
-        rows_busy = min(self._engine.statistics().rows_busy, under_way)  # the rest was cancelled
-        return SamplerLoad(self._config.rows, rows_busy, under_way - rows_busy)
+        statistics = self._engine.statistics()
+        rows_busy = min(statistics.rows_busy, under_way)  # the rest was cancelled
+        return SamplerLoad(
+            rows=self._config.rows,
+            rows_busy=rows_busy,
+            waiting=under_way - rows_busy,
+            pages_free=statistics.pages_free,
+            preemptions=statistics.preemptions,
+        )
 
     def statistics(self) -> SamplerStatistics:
         """Say what the sampler has done and is doing."""

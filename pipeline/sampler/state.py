@@ -12,16 +12,22 @@ from .rows import Rows, RowUpdate, idle_rows
 
 @flax.struct.dataclass
 class SamplerState:
-    """The cache, a list over layers, and the per-row numbers."""
+    """The cache, a list over layers; the ids of the cached positions; the per-row numbers.
+
+    Attributes:
+      tokens: i32[P, page].
+    """
 
     caches: list[LayerCache]
+    tokens: jax.Array
     rows: Rows
 
 
 def initial_state(config: SamplerConfig, model: ModelConfig) -> SamplerState:
     """Make a state in which every row is idle."""
     rows = jax.tree.map(jnp.asarray, idle_rows(config))
-    return SamplerState(caches=allocate(config, model), rows=rows)
+    tokens = jnp.zeros((config.num_pages, config.page_tokens), jnp.int32)
+    return SamplerState(caches=allocate(config, model), tokens=tokens, rows=rows)
 
 
 def apply_update(rows: Rows, update: RowUpdate) -> Rows:

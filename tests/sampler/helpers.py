@@ -21,7 +21,7 @@ VOCAB = 19
 STOP = 3
 MODEL = ModelConfig(2, 16, 4, 2, 4, 24, qk_norm=True)
 CONFIG = SamplerConfig(
-    rows=5, context_tokens=24, decode_tokens=3, prefill_rows=2, prefill_tokens=4, max_stop_ids=2
+    rows=5, context_tokens=24, decode_tokens=3, prefill_lanes=2, prefill_tokens=4, max_stop_ids=2
 )
 
 

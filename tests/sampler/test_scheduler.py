@@ -21,7 +21,7 @@ from headrace.pipeline.types import (
 )
 
 CONFIG = SamplerConfig(
-    rows=3, context_tokens=12, decode_tokens=2, prefill_rows=2, prefill_tokens=4, max_stop_ids=2
+    rows=3, context_tokens=12, decode_tokens=2, prefill_lanes=2, prefill_tokens=4, max_stop_ids=2
 )
 STOP = 1
 
@@ -224,7 +224,7 @@ def test_the_whole_prompt_is_in_the_row_before_it_decodes(seeds: list[int]) -> N
 
 
 def test_smaller_priorities_get_rows_first_then_earlier_arrivals() -> None:
-    scheduler = Scheduler(SamplerConfig(rows=1, prefill_rows=1))
+    scheduler = Scheduler(SamplerConfig(rows=1, prefill_lanes=1))
     for ticket, priority in enumerate([5, 2, 5, 1, 2, 1]):
         prompt = np.array([9], np.int32)
         scheduler.submit(ticket, SampleRequest(prompt, 1, (), (ticket, 0), priority=priority))
@@ -260,7 +260,7 @@ def test_a_cancelled_row_falls_silent_even_if_it_is_given_away_at_once() -> None
     [
         ({"rows": 0}, "sampler.rows must be >= 1, got 0"),
         ({"context_tokens": 1}, "context_tokens must be >= 2"),
-        ({"rows": 4, "prefill_rows": 5}, r"prefill_rows must be <= rows \(4\), got 5"),
+        ({"rows": 4, "prefill_lanes": 5}, r"prefill_rows must be <= rows \(4\), got 5"),
     ],
 )
 def test_impossible_sizes_are_config_errors(changes: dict, message: str) -> None:

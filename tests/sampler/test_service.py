@@ -378,7 +378,7 @@ def test_an_error_of_the_engine_surfaces_in_serve_alone() -> None:
 
 LONG_MODEL = ModelConfig(1, 12, 3, 3, 4, 16, tied_embeddings=False)
 LONG_CONFIG = SamplerConfig(
-    rows=3, context_tokens=300, decode_tokens=8, prefill_rows=3, prefill_tokens=32
+    rows=3, context_tokens=300, decode_tokens=8, prefill_lanes=3, prefill_tokens=32
 )
 
 

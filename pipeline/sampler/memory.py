@@ -1,0 +1,214 @@
+"""The cache of one shard: which pages a request starts with, and what becomes of them.
+
+A sequence is the block table of one trajectory: while its request has a row, and after its turn
+until the next one, or until the pages are needed. Three things make a request begin with pages
+that are filled already: it continues its own trajectory, others have the same prompt, or it
+was parked. Whatever was evicted or parked, a request pinned to a version finds the same bits:
+its trajectory goes to the host and back, and prompts are computed alike by everybody.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..types import Int32s
+from .moves import Duplicate, Extract, HostCopy, Insert, Move
+from .pages import Page, PagePool
+from .prefixes import PrefixIndex
+from .sequence import Sequence
+
+Key = tuple[int, int]
+REMEMBERED = 65_536  # evicted trajectories of which it is still known that they were
+
+
+class Memory:
+    """The pages of one shard and what is in them."""
+
+    def __init__(self, pages: int, page_tokens: int):
+        """Args:
+        pages: P, the bin included.
+        """
+        self._page_tokens = page_tokens
+        self._index = PrefixIndex(page_tokens)
+        self._pool = PagePool(pages, forget=self._index.forget)
+        self._idle: OrderedDict[Key, Sequence] = OrderedDict()
+        self._evicted: OrderedDict[Key, None] = OrderedDict()
+        self._moves: list[Move] = []
+
+    @property
+    def available(self) -> int:
+        """Pages that no request with a row holds."""
+        return self._pool.available
+
+    @property
+    def capacity(self) -> int:
+        """Pages that requests can have."""
+        return self._pool.capacity
+
+    @property
+    def idle(self) -> int:
+        """Trajectories that wait for their next turn, or have ended."""
+        return len(self._idle)
+
+    def take_moves(self) -> list[Move]:
+        """Hand over what the device must do before it goes on."""
+        moves, self._moves = self._moves, []
+        return moves
+
+    def continues(self, key: Key, tokens: Int32s, version: int | None) -> Sequence | None:
+        """The idle sequence that a request continues: it begins with all of its tokens."""
+        idle = self._idle.get(key)
+        if idle is None or len(idle.tokens) >= len(tokens):
+            return None
+        if version is not None and idle.version != version:
+            return None
+        same = np.array_equal(idle.tokens, tokens[: len(idle.tokens)])
+        return idle if same else None
+
+    def resume(self, key: Key, reserve: int) -> bool:
+        """Give an idle sequence its pages for a row; false where memory is short of them."""
+        idle = self._idle[key]
+        if not self.bring_back(idle, reserve):
+            return False
+        del self._idle[key]
+        idle.fresh = False
+        return True
+
+    def bring_back(self, sequence: Sequence, reserve: int) -> bool:
+        """Make a sequence busy, from the host if it is there; false where memory is short."""
+        if sequence.copy is None:
+            if sum(page.busy == 0 for page in sequence.pages) + reserve > self.available:
+                return False
+            for page in sequence.pages:
+                self._pool.enter(page)
+            return True
+        if sequence.copy.pages + reserve > self.available:
+            return False
+        copy, sequence.copy = sequence.copy, None
+        sequence.pages = [self._take() for _ in range(copy.pages)]
+        self._moves.append(Insert(copy, [page.number for page in sequence.pages]))
+        return True
+
+    def begin(
+        self, tokens: Int32s, version: int, *, pinned: bool, reserve: int
+    ) -> Sequence | None:
+        """Open a sequence for a text that prefill shall fill; None where memory is short.
+
+        Args:
+          tokens: what prefill has to write, i32[n], n >= 0.
+          reserve: pages that must stay available after it.
+        """
+        found = self._index.find(version, tokens)
+        count = -(-len(tokens) // self._page_tokens)
+        partial = len(found) == count and len(tokens) % self._page_tokens > 0
+        new = count - len(found) + partial
+        newly_busy = sum(page.busy == 0 for page in found)
+        if new + newly_busy + reserve > self.available:
+            return None
+        for page in found:
+            self._pool.hold(page)
+        spare = self._take() if partial else None
+        pages = found + [self._take() for _ in range(count - len(found))]
+        self._index.add(version, tokens, pages)
+        return Sequence(version, pinned, pages, spare=spare)
+
+    def extend(self, sequence: Sequence, positions: int) -> bool:
+        """Give a sequence pages for so many positions; false where there are too few."""
+        missing = -(-positions // self._page_tokens) - len(sequence.pages)
+        if missing > self.available:
+            return False
+        sequence.pages += [self._take() for _ in range(missing)]
+        return True
+
+    def own_page(self, sequence: Sequence) -> None:
+        """Let a sequence write where its prompt ends: if others share that page, into a copy."""
+        if sequence.spare is None:
+            return
+        index, page = sequence.valid // self._page_tokens, sequence.spare
+        source, sequence.pages[index], sequence.spare = sequence.pages[index], page, None
+        page.filled = source.filled
+        self._moves.append(Duplicate(source.number, page.number))
+        self._leave([source])
+        self._pool.drop(source)
+
+    def close(self, sequence: Sequence) -> None:
+        """Let go of the pages of a request with a row."""
+        pages = sequence.pages + ([] if sequence.spare is None else [sequence.spare])
+        self._leave(pages)
+        self._pool.drop_all(pages)
+
+    def keep(self, key: Key, sequence: Sequence, tokens: Int32s) -> None:
+        """Keep the sequence of a request that ended, for the next turn.
+
+        Args:
+          tokens: of the whole trajectory so far; the last one isn't in the cache.
+        """
+        sequence.tokens, sequence.valid = tokens, len(tokens) - 1
+        count = -(-sequence.valid // self._page_tokens)
+        self._leave(sequence.pages)
+        self._pool.drop_all(sequence.pages[count:])
+        del sequence.pages[count:]
+        self._discard(key)
+        self._idle[key] = sequence
+
+    def park(self, sequence: Sequence) -> None:
+        """Move the pages of a request with a row to the host."""
+        count = -(-sequence.valid // self._page_tokens)
+        self._extract(sequence, sequence.pages[:count])
+        self.close(sequence)
+        sequence.pages, sequence.spare, sequence.fresh = [], None, False
+
+    def forget(self, version: int) -> None:
+        """Let go of everything that only requests pinned to a version could use."""
+        for page in self._index.of_version(version):
+            self._index.forget(page)
+            if page.users == 0:
+                self._pool.settle(page)
+        self._discard_all(
+            key for key, idle in self._idle.items() if idle.pinned and idle.version == version
+        )
+
+    def forget_idle(self) -> None:
+        """Let go of the idle sequences of requests that name no version."""
+        self._discard_all(key for key, idle in self._idle.items() if not idle.pinned)
+
+    def lost(self, key: Key) -> bool:
+        """Whether the trajectory's pages were evicted since its last turn; forgets it."""
+        return self._evicted.pop(key, self) is None
+
+    def _take(self) -> Page:
+        while not self._pool.at_hand:
+            self._evict()
+        return self._pool.take()
+
+    def _evict(self) -> None:
+        """Make room: the trajectory that is idle longest gives up its pages."""
+        key = next(key for key, idle in self._idle.items() if idle.copy is None)
+        idle = self._idle[key]
+        if idle.pinned:
+            self._extract(idle, idle.pages)
+            self._pool.drop_all(idle.pages)
+            idle.pages = []
+            return
+        self._discard(key)
+        self._evicted[key] = None
+        if len(self._evicted) > REMEMBERED:
+            self._evicted.popitem(last=False)
+
+    def _extract(self, sequence: Sequence, pages: list[Page]) -> None:
+        sequence.copy = HostCopy(len(pages))
+        self._moves.append(Extract([page.number for page in pages], sequence.copy))
+
+    def _discard(self, key: Key) -> None:
+        idle = self._idle.pop(key, None)
+        if idle is not None:
+            self._pool.drop_all(idle.pages)
+
+    def _discard_all(self, keys: Iterable[Key]) -> None:
+        for key in list(keys):
+            self._discard(key)
+
+    def _leave(self, pages: Iterable[Page]) -> None:
+        for page in pages:
+            self._pool.leave(page)
