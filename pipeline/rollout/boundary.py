@@ -5,10 +5,10 @@ from types import TracebackType
 
 import trio
 
+from ..deadlines import of_this_run
 from ..errors import describe, innermost
 from ..types import FailureKind
 from ..waits import is_stray
-from .deadlines import of_this_run
 
 
 class Fault(Exception):

@@ -7,7 +7,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.pipeline.rollout.deadlines import Deadlines, of_this_run
+from headrace.pipeline.deadlines import Deadlines, move_on_after, of_this_run
 
 
 class Call:
@@ -123,3 +123,20 @@ def test_each_run_of_trio_has_its_own():
     first, second = run(main), run(main)
     assert isinstance(first, Deadlines)
     assert first is not second
+
+
+@given(st.lists(st.integers(0, 8), max_size=6), st.integers(0, 20) | st.just(math.inf))
+def test_a_scope_is_cut_as_trios_is(sleeps, seconds):
+    async def cut_by(make_scope):
+        with make_scope(seconds + 0.5) as scope:
+            for sleep in sleeps:
+                await trio.sleep(sleep)
+        return trio.current_time(), scope.cancelled_caught
+
+    async def ours():
+        return await cut_by(move_on_after)
+
+    async def trios():
+        return await cut_by(trio.move_on_after)
+
+    assert run(ours) == run(trios)

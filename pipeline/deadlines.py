@@ -9,6 +9,9 @@ asked for, and is put off when it comes up.
 import heapq
 import itertools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import trio
@@ -51,7 +54,8 @@ class Deadlines:
         heapq.heappush(self._entries, (watched.deadline, next(self._numbers), watched))
         if len(self._entries) > self._enough:
             self._forget_the_ended()
-        self._alarm.deadline = self._first()
+        if watched.deadline < self._alarm.deadline:
+            self._alarm.deadline = watched.deadline
 
     async def run(self) -> None:
         """Tell each one when its deadline comes, for ever."""
@@ -100,3 +104,32 @@ def of_this_run() -> Deadlines:
         _OF_RUN.set(deadlines)
         trio.lowlevel.spawn_system_task(deadlines.run)
         return deadlines
+
+
+@dataclass(slots=True)
+class _Limit:
+    """The deadline of one scope."""
+
+    scope: trio.CancelScope
+    deadline: float
+    looked_after: float = math.inf
+
+    def expire(self) -> None:
+        """Cancel it."""
+        self.scope.cancel()
+
+
+@contextmanager
+def move_on_after(seconds: float) -> Iterator[trio.CancelScope]:
+    """Do as `trio.move_on_after`, without a deadline of trio's.
+
+    Trio keeps a thousand of those that are over, and their scopes with them.
+    """
+    with trio.CancelScope() as scope:
+        limit = _Limit(scope, trio.current_time() + seconds)
+        if seconds < math.inf:
+            of_this_run().watch(limit)
+        try:
+            yield scope
+        finally:
+            limit.deadline = math.inf
