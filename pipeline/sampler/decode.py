@@ -17,6 +17,7 @@ from ..models.decoder import forward_cached, output_head
 from ..models.parameters import Params
 from .cache import LayerCache, append, read
 from .logits import Draw, pick
+from .options import OptionSizes, neutral_options
 from .rows import Rows, RowUpdate
 from .state import SamplerState, apply_update
 
@@ -81,7 +82,9 @@ def decode(
         step, state, out = carry
         logits, caches = _next_logits(params, state, window, model)
         rows = state.rows
-        draw = pick(logits, rows.key, rows.position + 1, rows.temperature)
+        options = neutral_options(count, OptionSizes(logits.shape[1]))
+        options = options._replace(temperature=rows.temperature)
+        draw = pick(logits, rows.key, rows.position + 1, options, active=rows.active)
         new_rows = advance(rows, draw)
         out = Decoded(
             tokens=out.tokens.at[step].set(draw.token),
