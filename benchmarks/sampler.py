@@ -27,6 +27,7 @@ sample 64 tokens in each of 32 rows, `times_peers` has our tokens per CPU-second
 import argparse
 import json
 import platform
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -95,14 +96,18 @@ def measure_plain(
     for model in options.models:
         for rows in options.rows:
             config = sampler_plain.fit(sizes, work, rows)
+            progress(f"compiling {model}/{rows}")
             builds[f"{model}/{rows}"] = build(MODELS[model], VOCAB_SIZE, config)
     measured: dict[str, list[sampler_plain.PlainCosts]] = {case: [] for case in builds}
     peers = []
     for index in range(options.passes):
         for case, built in builds.items():
             run = partial(sampler_plain.measure_plain, rounds=options.rounds)
+            progress(f"pass {index}: {case}")
             measured[case].append(trio.run(run, built, work))
-        peers += [run_peer(command) | {"pass": index} for command in options.peer]
+        for command in options.peer:
+            progress(f"pass {index}: {command}")
+            peers.append(run_peer(command) | {"pass": index})
     report = {
         case: sampler_plain.report(built, work, sampler_plain.best(measured[case]))
         for case, built in builds.items()
@@ -114,6 +119,7 @@ def measure_agentic(options: argparse.Namespace, sizes: SamplerConfig) -> Report
     """Measure the episodes with tools."""
     if options.waves == 0:
         return {}
+    progress("agentic_small")
     work = Agentic()
     built = build(MODELS[options.agentic_model], VOCAB_SIZE, sampler_agentic.fit(sizes, work))
     run = partial(
@@ -126,6 +132,7 @@ def measure_random(options: argparse.Namespace, sizes: SamplerConfig) -> Report:
     """Serve random requests to a tiny model and count what is compiled meanwhile."""
     if options.requests == 0:
         return {}
+    progress("random requests")
     built = build(MODELS["smoke"], VOCAB_SIZE, sampler_random.fit(sizes))
     return {"random_requests": trio.run(sampler_random.measure_random, built, options.requests)}
 
@@ -146,6 +153,11 @@ def summarize(plain: Report, cases: Report) -> Report:
         agentic = cases["agentic_small"]
         summary |= {key: agentic[key] for key in ("prefill_tokens", "conversation_tokens")}
     return summary
+
+
+def progress(text: str) -> None:
+    """Say what is being done; the report alone goes to the standard output."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _names(text: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Random requests, to count what is compiled after the warm-up: nothing should be.
 
-Lengths, budgets, stop ids and temperatures vary, some requests are cancelled, and half-way new
-weights are published.
+Lengths, budgets, stop ids, temperatures, cuts and penalties vary, some requests are cancelled,
+and half-way new weights are published.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ import trio
 from costs import measure_async
 from headrace.pipeline.sampler.config import SamplerConfig
 from headrace.pipeline.sampler.service import NativeSampler
+from headrace.pipeline.sampling import PLAIN, Sampling
 from headrace.pipeline.types import SampleRequest
 from serving import Build, serve
 from workload import SEED, VOCAB_SIZE
@@ -21,6 +22,7 @@ from workload import SEED, VOCAB_SIZE
 ROWS = 16
 CONTEXT_TOKENS = 300  # several attention windows
 TASKS = 40  # more than rows, so that some requests wait
+PLAIN_SHARE = 0.5  # of the requests without cuts, penalties and biases
 CANCELLED_SHARE = 0.05
 CANCEL_AFTER_SECONDS = 0.02
 
@@ -80,4 +82,18 @@ def random_request(rng: np.random.Generator, config: SamplerConfig, index: int) 
         key=(SEED, index),
         temperature=float(rng.choice([0.0, 0.3, 1.0, 1.7])),
         priority=int(rng.integers(0, 3)),
+        sampling=PLAIN if rng.random() < PLAIN_SHARE else _random_sampling(rng),
+    )
+
+
+def _random_sampling(rng: np.random.Generator) -> Sampling:
+    biased = rng.choice(VOCAB_SIZE, rng.integers(0, 3), replace=False)
+    return Sampling(
+        top_k=int(rng.choice([0, 1, 20])),
+        top_p=float(rng.choice([1.0, 0.9])),
+        min_p=float(rng.choice([0.0, 0.05])),
+        repetition_penalty=float(rng.choice([1.0, 1.2])),
+        presence_penalty=float(rng.choice([0.0, 0.5])),
+        frequency_penalty=float(rng.choice([0.0, 0.5])),
+        logit_bias=tuple((int(token), 2.0) for token in biased),
     )

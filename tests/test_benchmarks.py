@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import trio
 
+from headrace.pipeline.sampling import PLAIN
 from headrace.pipeline.types import Completion, FinishReason, SampleRequest
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
@@ -38,7 +39,6 @@ def run_command(*arguments: str) -> dict:
         timeout=100,
         check=True,
     )
-    assert run.stderr == ""
     return json.loads(run.stdout)
 
 
@@ -182,3 +182,5 @@ def test_random_requests_are_ones_that_the_sampler_takes():
     assert all(request.max_tokens >= 1 for request in asked)
     assert {len(request.stop_ids) for request in asked} == set(range(config.max_stop_ids + 1))
     assert all((request.tokens < work.VOCAB_SIZE).all() for request in asked)
+    assert all(request.sampling.largest_id < work.VOCAB_SIZE for request in asked)
+    assert {request.sampling == PLAIN for request in asked} == {True, False}
