@@ -42,6 +42,7 @@ class Deadlines:
         self._entries: list[tuple[float, int, Watched]] = []
         self._numbers = itertools.count()
         self._alarm = trio.CancelScope()
+        self._alarm_at = math.inf
         self._enough = _FEW
 
     def __len__(self) -> int:
@@ -54,13 +55,14 @@ class Deadlines:
         heapq.heappush(self._entries, (watched.deadline, next(self._numbers), watched))
         if len(self._entries) > self._enough:
             self._forget_the_ended()
-        if watched.deadline < self._alarm.deadline:
-            self._alarm.deadline = watched.deadline
+        if watched.deadline < self._alarm_at:
+            self._alarm.deadline = self._alarm_at = watched.deadline
 
     async def run(self) -> None:
         """Tell each one when its deadline comes, for ever."""
         while True:
-            with trio.CancelScope(deadline=self._first()) as self._alarm:
+            self._alarm_at = self._entries[0][0] if self._entries else math.inf
+            with trio.CancelScope(deadline=self._alarm_at) as self._alarm:
                 await trio.sleep_forever()
             self._look(trio.current_time())
 
@@ -74,9 +76,6 @@ class Deadlines:
                 watched.expire()
             elif watched.deadline < math.inf:
                 self.watch(watched)
-
-    def _first(self) -> float:
-        return self._entries[0][0] if self._entries else math.inf
 
     def _forget_the_ended(self) -> None:
         """Drop entries without use, so rarely that each one pays for a few others only."""
