@@ -103,8 +103,10 @@ def measure_plain(
     for index in range(options.passes):
         for case, built in builds.items():
             run = partial(sampler_plain.measure_plain, rounds=options.rounds)
-            progress(f"pass {index}: {case}")
-            measured[case].append(trio.run(run, built, work))
+            costs = trio.run(run, built, work)
+            measured[case].append(costs)
+            rate = sampler_plain.report(built, work, costs)["tokens_per_cpu_second"]
+            progress(f"pass {index}: {case}: {rate:.0f} tokens per CPU-second")
         for command in options.peer:
             progress(f"pass {index}: {command}")
             peers.append(run_peer(command) | {"pass": index})
