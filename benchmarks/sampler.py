@@ -1,193 +1,177 @@
-"""How fast the sampler serves a tiny model: requests, tokens, and tokens per CPU-second.
+"""What sampling costs: tokens per second and CPU-second, prefix reuse, compilations.
 
-Two workloads, each with its own mix of prompt lengths drawn with a fixed seed:
+  python benchmarks/sampler.py --models m4,m30 --rows 1,8,32 --json FILE
 
-- `choices`: prompts of 3 to 25 tokens, one sampled token. Prefill and hand-over dominate.
-- `turns`: prompts of 8 to 16 tokens, 16 sampled tokens. Decoding dominates.
+- `MODEL/ROWS`: plain decoding, full rows (`sampler_plain.py`), beside a roofline, the matrix
+  products alone (`roofline.py`), of the same run.
+- `agentic_small`: multi-turn episodes with tools (`sampler_agentic.py`). `prefill_tokens` of
+  them against `conversation_tokens`, the prompt of each group and every tool reply counted
+  once: a ratio of 1 means that nothing is prefilled twice.
+- `compilations_after_warmup`: of all of these and of 1,000 random requests
+  (`sampler_random.py`).
+- `host_microseconds_per_dispatch`: of plain decoding at the largest rows (`host_time.py`).
 
-A fixed number of tasks asks for one completion after the other, as episodes do, so the time
-includes trio's scheduling and the way to the device thread and back. The clock starts after
-compilation and one warm-up round. CPU time is that of the whole process: on a shared machine
-it is the steadier number. Each case is measured several times and the best is reported.
+Models, prompts and latencies are in `workload.py`, the same for all engines. Only ratios of
+one run mean much on a shared machine, best those of CPU time. To compare with another library,
+give the command of its driver; it may be in an environment of its own:
 
-With `--versions 2` the requests ask in turn for one of two policy versions, both held: a
-dispatch serves one version, so each is as large as before and half as full.
+  python benchmarks/sampler.py --models m4 --rows 1,8,32 --passes 2 \\
+      --peer "path/to/python driver.py --what sampler --model m4"
 
-  python benchmarks/sampler.py --rows 64 128 --json results.json
+It must print a line `RESULT {json}`, which is put under `peers`. In each pass our cases are
+measured first, then each peer, so they alternate; the best of all passes counts. If a result
+has `results` with entries such as `"m4/b32": {"call_cpu_s_min": SECONDS}`, of calls that
+sample 64 tokens in each of 32 rows, `times_peers` has our tokens per CPU-second as a multiple.
 """
 
 import argparse
 import json
 import platform
-import time
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import trio
 
-from headrace.pipeline.models.config import ModelConfig
-from headrace.pipeline.models.parameters import init, unstack
+import sampler_agentic
+import sampler_plain
+import sampler_random
 from headrace.pipeline.sampler.config import SamplerConfig
-from headrace.pipeline.sampler.programs import compile_programs
-from headrace.pipeline.sampler.service import NativeSampler
-from headrace.pipeline.types import SampleRequest
+from peers import run_peer, times_peers
+from serving import Build, build
+from workload import MODELS, VOCAB_SIZE, Agentic, Plain
 
-VOCAB = 32
-MODEL = ModelConfig(num_layers=2, width=64, num_heads=4, num_kv_heads=2, head_width=16)
-
-
-@dataclass(frozen=True)
-class Workload:
-    """Prompts of `shortest` to `longest` tokens, `max_tokens` sampled for each."""
-
-    shortest: int
-    longest: int
-    max_tokens: int
-    requests: int
+Report = dict[str, Any]
 
 
-WORKLOADS = {
-    "choices": Workload(shortest=3, longest=25, max_tokens=1, requests=3600),
-    "turns": Workload(shortest=8, longest=16, max_tokens=16, requests=1200),
-}
-
-
-@dataclass(frozen=True)
-class Result:
-    """The best of several rounds."""
-
-    workload: str
-    config: SamplerConfig
-    versions: int
-    compile_seconds: float
-    requests_per_second: float
-    tokens_per_second: float
-    requests_per_cpu_second: float
-    tokens_per_cpu_second: float
-
-
-def make_requests(workload: Workload, seed: int, versions: int) -> list[SampleRequest]:
-    """Requests without stop ids, so that every run samples the same number of tokens."""
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(workload.shortest, workload.longest + 1, workload.requests)
-    return [
-        SampleRequest(
-            tokens=rng.integers(0, VOCAB, length).astype(np.int32),
-            max_tokens=workload.max_tokens,
-            stop_ids=(),
-            key=(index, seed),
-            version=index % versions,
-        )
-        for index, length in enumerate(lengths.tolist())
-    ]
-
-
-async def serve_all(
-    sampler: NativeSampler, requests: Sequence[SampleRequest], tasks: int
-) -> tuple[float, float]:
-    """Let `tasks` tasks work the requests off; return wall and CPU seconds."""
-    waiting = iter(requests)
-
-    async def work() -> None:
-        for request in waiting:
-            await sampler.sample(request)
-
-    wall, cpu = time.perf_counter(), time.process_time()
-    async with trio.open_nursery() as nursery:
-        for _ in range(tasks):
-            nursery.start_soon(work)
-    return time.perf_counter() - wall, time.process_time() - cpu
-
-
-async def measure(
-    name: str, config: SamplerConfig, *, tasks: int, rounds: int, versions: int
-) -> Result:
-    workload = WORKLOADS[name]
-    started = time.perf_counter()
-    programs = compile_programs(config, MODEL, VOCAB)
-    compile_seconds = time.perf_counter() - started
-    make = jax.jit(make_params)
-    sampler = NativeSampler(config, MODEL, VOCAB, programs=programs)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(sampler.serve)
-        with ExitStack() as holds:
-            for version in range(versions):
-                await sampler.publish(make(jax.random.key(version)), version)
-                holds.enter_context(sampler.hold(version))
-            await serve_all(
-                sampler, make_requests(workload, 0, versions)[: 2 * config.rows], tasks
-            )
-            timings = [
-                await serve_all(sampler, make_requests(workload, seed, versions), tasks)
-                for seed in range(1, rounds + 1)
-            ]
-        nursery.cancel_scope.cancel()
-    wall, cpu = (min(column) for column in zip(*timings, strict=True))
-    tokens = workload.requests * workload.max_tokens
-    return Result(
-        workload=name,
-        config=config,
-        versions=versions,
-        compile_seconds=compile_seconds,
-        requests_per_second=workload.requests / wall,
-        tokens_per_second=tokens / wall,
-        requests_per_cpu_second=workload.requests / cpu,
-        tokens_per_cpu_second=tokens / cpu,
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What sampling costs.")
+    parser.add_argument("--models", type=_names, default=["m4", "m30"], help="comma-separated")
+    parser.add_argument("--rows", type=_numbers, default=[1, 8, 32], help="comma-separated")
+    parser.add_argument("--rounds", type=int, default=5, help="of each case and pass")
+    parser.add_argument("--passes", type=int, default=1, help="over all cases and peers")
+    parser.add_argument("--waves", type=int, default=3, help="of agentic episodes; 0 for none")
+    parser.add_argument("--agentic-model", choices=list(MODELS), default="m05")
+    parser.add_argument(
+        "--latency-seconds", type=float, help="of every tool; default: the workload's rule"
     )
-
-
-def make_params(key: jax.Array) -> Any:
-    return unstack(init(MODEL, VOCAB, key))
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Requests and tokens per second of the sampler.")
-    parser.add_argument("--json", type=Path, help="write the results to this file")
-    parser.add_argument("--rows", type=int, nargs="+", default=[64, 128])
-    parser.add_argument("--prefill-tokens", type=int, default=16)
-    parser.add_argument("--decode-tokens", type=int, default=4)
-    parser.add_argument("--tasks", type=int, default=480, help="requests under way at most")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--versions", type=int, default=1, help="policy versions at once")
-    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
-    return parser.parse_args()
+    parser.add_argument("--requests", type=int, default=1000, help="random ones; 0 for none")
+    parser.add_argument("--decode-tokens", type=int, default=16, help="per dispatch")
+    parser.add_argument("--prefill-tokens", type=int, default=32, help="per row and dispatch")
+    parser.add_argument("--prefill-rows", type=int, default=32, help="per dispatch, at most")
+    parser.add_argument("--peer", action="append", default=[], help="command of a peer's driver")
+    parser.add_argument("--json", type=Path, help="write the report to this file")
+    return parser.parse_args(arguments)
 
 
 def main() -> None:
-    arguments = parse()
-    results = []
-    for rows in arguments.rows:
-        for name in arguments.workloads:
-            config = SamplerConfig(
-                rows=rows,
-                prefill_rows=rows,
-                prefill_tokens=arguments.prefill_tokens,
-                decode_tokens=arguments.decode_tokens,
-            )
-            run = partial(
-                measure,
-                tasks=arguments.tasks,
-                rounds=arguments.rounds,
-                versions=arguments.versions,
-            )
-            result = trio.run(run, name, config)
-            results.append(asdict(result))
-            print(
-                f"{name:8} rows {rows:4}: {result.requests_per_second:7.0f} requests/s "
-                f"{result.tokens_per_second:7.0f} tokens/s "
-                f"{result.tokens_per_cpu_second:7.0f} tokens/CPU-s "
-                f"(compiled in {result.compile_seconds:.1f} s)"
-            )
-    if arguments.json is not None:
-        versions = {"python": platform.python_version(), "jax": jax.__version__}
-        report = {"versions": versions, "model": asdict(MODEL), "results": results}
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    options = parse()
+    sizes = SamplerConfig(
+        rows=options.prefill_rows,
+        decode_tokens=options.decode_tokens,
+        prefill_tokens=options.prefill_tokens,
+        prefill_rows=options.prefill_rows,
+    )
+    plain, peers = measure_plain(options, sizes)
+    report = plain | measure_agentic(options, sizes) | measure_random(options, sizes)
+    report |= summarize(plain, report)
+    if peers:
+        ours = {case: numbers["tokens_per_cpu_second"] for case, numbers in plain.items()}
+        times = times_peers(ours, peers, new_tokens=Plain().new_tokens)
+        report |= {"peers": peers, "times_peers": times}
+    report["versions"] = {"python": platform.python_version(), "jax": jax.__version__}
+    print(json.dumps(report, indent=2))
+    if options.json is not None:
+        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def measure_plain(
+    options: argparse.Namespace, sizes: SamplerConfig
+) -> tuple[Report, list[Report]]:
+    """Measure plain decoding and the peers, in turn; return both."""
+    work = Plain()
+    builds: dict[str, Build] = {}
+    for model in options.models:
+        for rows in options.rows:
+            config = sampler_plain.fit(sizes, work, rows)
+            progress(f"compiling {model}/{rows}")
+            builds[f"{model}/{rows}"] = build(MODELS[model], VOCAB_SIZE, config)
+    measured: dict[str, list[sampler_plain.PlainCosts]] = {case: [] for case in builds}
+    peers = []
+    for index in range(options.passes):
+        for case, built in builds.items():
+            run = partial(sampler_plain.measure_plain, rounds=options.rounds)
+            costs = trio.run(run, built, work)
+            measured[case].append(costs)
+            rate = sampler_plain.report(built, work, costs)["tokens_per_cpu_second"]
+            progress(f"pass {index}: {case}: {rate:.0f} tokens per CPU-second")
+        for command in options.peer:
+            progress(f"pass {index}: {command}")
+            peers.append(run_peer(command) | {"pass": index})
+    report = {
+        case: sampler_plain.report(built, work, sampler_plain.best(measured[case]))
+        for case, built in builds.items()
+    }
+    return report, peers
+
+
+def measure_agentic(options: argparse.Namespace, sizes: SamplerConfig) -> Report:
+    """Measure the episodes with tools."""
+    if options.waves == 0:
+        return {}
+    progress("agentic_small")
+    work = Agentic()
+    built = build(MODELS[options.agentic_model], VOCAB_SIZE, sampler_agentic.fit(sizes, work))
+    run = partial(
+        sampler_agentic.measure_agentic, waves=options.waves, latency=options.latency_seconds
+    )
+    return {"agentic_small": trio.run(run, built, work)}
+
+
+def measure_random(options: argparse.Namespace, sizes: SamplerConfig) -> Report:
+    """Serve random requests to a tiny model and count what is compiled meanwhile."""
+    if options.requests == 0:
+        return {}
+    progress("random requests")
+    built = build(MODELS["smoke"], VOCAB_SIZE, sampler_random.fit(sizes))
+    return {"random_requests": trio.run(sampler_random.measure_random, built, options.requests)}
+
+
+def summarize(plain: Report, cases: Report) -> Report:
+    """Lift the numbers that are promises to the top of the report."""
+    summary: Report = {
+        "compilations_after_warmup": sum(case["compilations"] for case in cases.values())
+    }
+    if plain:
+        largest = max(numbers["config"]["rows"] for numbers in plain.values())
+        summary["host_microseconds_per_dispatch"] = max(
+            numbers["host_microseconds_per_dispatch"]
+            for numbers in plain.values()
+            if numbers["config"]["rows"] == largest
+        )
+    if "agentic_small" in cases:
+        agentic = cases["agentic_small"]
+        summary |= {key: agentic[key] for key in ("prefill_tokens", "conversation_tokens")}
+    return summary
+
+
+def progress(text: str) -> None:
+    """Say what is being done; the report alone goes to the standard output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    unknown = sorted(set(names) - set(MODELS))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"models must be of {sorted(MODELS)}, got {unknown}")
+    return names
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
 
 
 if __name__ == "__main__":

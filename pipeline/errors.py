@@ -78,18 +78,19 @@ class stage:  # noqa: N801 - reads as a keyword, as trio.fail_after does
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        cause = error and innermost(error)
+        if error is None:
+            return
+        cause = innermost(error)
         if isinstance(cause, Exception | EnvironmentBroken):
             if not isinstance(cause, StageFailed | ConfigError):
                 raise StageFailed(self._name, cause) from error
         elif isinstance(cause, SystemExit | GeneratorExit) or _is_foreign(cause):
-            assert cause is not None
             cause.add_note(f"in stage {self._name!r}")  # it passes, as whoever raised it wants
 
 
-def _is_foreign(error: BaseException | None) -> bool:
+def _is_foreign(error: BaseException) -> bool:
     """Whether it is a kind of `BaseException` that neither Python nor trio has."""
-    return error is not None and type(error).__module__.partition(".")[0] not in _KNOWN_MODULES
+    return type(error).__module__.partition(".")[0] not in _KNOWN_MODULES
 
 
 def describe(error: BaseException) -> str:

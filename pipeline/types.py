@@ -23,7 +23,9 @@ Float32s = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 
 NO_VERSION = -1  # the policy version of a token that no policy sampled
-_LOGPROB_ROUNDING = 1e-3  # rounding may put a logprob above 0, by no more than this
+# As arrays, which compare twice as fast with another one as plain numbers do.
+_NOT_SAMPLED = np.array(NO_VERSION, np.int32)
+_LARGEST_LOGPROB = np.array(1e-3, np.float32)  # above 0, since results are rounded
 
 
 class StopReason(enum.StrEnum):
@@ -164,8 +166,7 @@ class Sampler(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """One turn of the policy inside a trajectory: tokens `start:end` were sampled.
 
     Attributes:
@@ -232,7 +233,7 @@ class Trajectory:
     # `count_nonzero` takes a third of the time of `any` and `all`, and every trajectory pays it.
 
     def _check_not_sampled(self, mask: Bools) -> None:
-        if np.count_nonzero(self.policy_versions[mask] != NO_VERSION):
+        if np.count_nonzero(self.policy_versions[mask] != _NOT_SAMPLED):
             raise ValueError("a token that was not sampled has a policy version")
         if np.count_nonzero(self.rollout_logprobs[mask]):
             raise ValueError("a token that was not sampled has a logprob other than 0")
@@ -243,10 +244,10 @@ class Trajectory:
         if falls or (len(versions) and versions[0] < 0):
             text = versions.tolist()
             raise ValueError(f"policy versions must be >= 0 and non-decreasing, got {text}")
-        logprobs = self.rollout_logprobs[mask]
-        good = (logprobs <= _LOGPROB_ROUNDING) & (logprobs > -np.inf)  # false for NaN
+        logprobs = self.rollout_logprobs  # 0 for the other tokens
+        good = (logprobs <= _LARGEST_LOGPROB) & np.isfinite(logprobs)  # false for NaN
         if np.count_nonzero(good) != len(logprobs):
-            text = logprobs.tolist()
+            text = logprobs[mask].tolist()
             raise ValueError(f"logprobs must be finite and <= 0, got {text}")
 
     def _check_turns(self, mask: bytes) -> None:
@@ -304,12 +305,12 @@ class TrajectoryGroup:
     @property
     def oldest_version(self) -> int:
         """W in the arithmetic: the oldest policy version in the group."""
-        return min(trajectory.oldest_version for trajectory in self.trajectories)
+        return min([trajectory.oldest_version for trajectory in self.trajectories])
 
     @property
     def newest_version(self) -> int:
         """The newest policy version in the group."""
-        return max(trajectory.newest_version for trajectory in self.trajectories)
+        return max([trajectory.newest_version for trajectory in self.trajectories])
 
 
 class TrainBatch(NamedTuple):

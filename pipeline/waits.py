@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import trio
 
+from .deadlines import move_on_after
 from .errors import HeadraceError, stage
 
 
@@ -83,7 +84,7 @@ class Waits:
         self._open[wait] = None
         try:
             with stage(name):
-                with trio.move_on_after(deadline_seconds) as scope, no_strays():
+                with move_on_after(deadline_seconds) as scope, no_strays():
                     yield
                 if scope.cancelled_caught:
                     raise DeadlineMissed(

@@ -5,7 +5,7 @@ size = still running + done + lost.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..errors import check
 from .events import MemberDone
@@ -55,9 +55,8 @@ class MemberRule:
         return self.size - self.min_size if self.failure == "survivors" else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
-    """The state.
+class Members(NamedTuple):
+    """The state. A named tuple, as making one takes a third of what a frozen dataclass does.
 
     Attributes:
       attempts: of each member the try that runs now, from 0, or `ENDED`.

@@ -16,9 +16,11 @@ Element = TypeVar("Element")
 _BLOCK = 64  # half of the largest block: a block that outgrows it is cut in two
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ordered(Generic[Item]):
     """Items in the order of `key`, a function to something that sorts; keys are unique.
+
+    Nothing ever changes one. It isn't declared frozen, as making one would take twice as long.
 
     Attributes:
       ends: the last key of each block.
@@ -58,13 +60,15 @@ class Ordered(Generic[Item]):
 
     def add(self, item: Item) -> Self:
         """Return the sequence with `item` at its place."""
+        if not self.blocks:
+            return self._with_blocks(0, ((item,),), 1)
         key = self.key(item)
-        at = min(bisect_left(self.ends, key), max(0, len(self.blocks) - 1))
-        block = self.blocks[at] if self.blocks else ()
-        block = _spliced(block, bisect_left(block, key, key=self.key), item, over=0)
-        if not self.blocks or len(block) > 2 * _BLOCK:
-            halves = (block[:_BLOCK], block[_BLOCK:]) if self.blocks else (block,)
-            return self._with_blocks(at, halves, 1)
+        at = min(bisect_left(self.ends, key), len(self.blocks) - 1)
+        block = self.blocks[at]
+        place = bisect_left(block, key, key=self.key)
+        block = (*block[:place], item, *block[place:])
+        if len(block) > 2 * _BLOCK:
+            return self._with_blocks(at, (block[:_BLOCK], block[_BLOCK:]), 1)
         return self._with_block(at, block, 1)
 
     def replace(self, item: Item) -> Self:
@@ -74,7 +78,8 @@ class Ordered(Generic[Item]):
           KeyError: if there is none.
         """
         at, place = self._find(self.key(item))
-        return self._with_block(at, _spliced(self.blocks[at], place, item, over=1), 0)
+        block = self.blocks[at]
+        return self._with_block(at, (*block[:place], item, *block[place + 1 :]), 0)
 
     def remove(self, key: Any) -> Self:
         """Return the sequence without the item with this key.
@@ -111,8 +116,10 @@ class Ordered(Generic[Item]):
 
     def _with_block(self, at: int, block: tuple[Item, ...], growth: int) -> Self:
         """Put another block in the place of one: what most changes need."""
-        blocks = _spliced(self.blocks, at, block, over=1)
-        ends = _spliced(self.ends, at, self.key(block[-1]), over=1)
+        blocks = (*self.blocks[:at], block, *self.blocks[at + 1 :])
+        ends, end = self.ends, self.key(block[-1])
+        if end != ends[at]:
+            ends = (*ends[:at], end, *ends[at + 1 :])
         return type(self)(self.key, blocks, ends, self.size + growth)
 
     def _with_blocks(self, at: int, by: tuple[tuple[Item, ...], ...], growth: int) -> Self:
@@ -121,12 +128,3 @@ class Ordered(Generic[Item]):
         ends = tuple(self.key(block[-1]) for block in by)
         ends = self.ends[:at] + ends + self.ends[at + 1 :]
         return type(self)(self.key, blocks, ends, self.size + growth)
-
-
-def _spliced(
-    items: tuple[Element, ...], at: int, item: Element, *, over: int
-) -> tuple[Element, ...]:
-    """The items with another one put in at a place, over so many of them."""
-    copy = list(items)
-    copy[at : at + over] = [item]
-    return tuple(copy)

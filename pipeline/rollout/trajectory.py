@@ -21,6 +21,8 @@ from ..types import (
     Turn,
 )
 
+_NOT_SAMPLED = np.array(NO_VERSION, np.int32)  # as an array, which compares twice as fast
+
 
 class TrajectoryBuilder:
     """Collects one episode's tokens and messages as they come.
@@ -48,7 +50,7 @@ class TrajectoryBuilder:
     @property
     def tokens(self) -> Int32s:
         """All ids so far, i32[T]: the next request's prompt."""
-        return np.array(self._tokens, np.int32)
+        return np.frombuffer(self._tokens.tobytes(), np.int32)
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -73,9 +75,9 @@ class TrajectoryBuilder:
     def act(self, completion: Completion, *, sample_seconds: float) -> None:
         """Append what the policy sampled, verbatim."""
         start = len(self._tokens)
-        self._tokens.frombytes(completion.tokens.astype(np.int32).tobytes())
-        self._logprobs.frombytes(completion.logprobs.astype(np.float32).tobytes())
-        self._versions.frombytes(completion.policy_versions.astype(np.int32).tobytes())
+        self._tokens.frombytes(completion.tokens.astype(np.int32, copy=False).tobytes())
+        self._logprobs.frombytes(completion.logprobs.astype(np.float32, copy=False).tobytes())
+        self._versions.frombytes(completion.policy_versions.astype(np.int32, copy=False).tobytes())
         self._turns.append(Turn(start, len(self._tokens), sample_seconds))
 
     def answered(self, result: StepResult, *, env_seconds: float) -> None:
@@ -88,11 +90,11 @@ class TrajectoryBuilder:
 
     def finish(self, stop_reason: StopReason, *, seconds: float) -> Trajectory:
         """Freeze the record; its info is that of the last answer."""
-        versions = np.array(self._versions, np.int32)
+        versions = np.frombuffer(self._versions.tobytes(), np.int32)
         return Trajectory(
             tokens=self.tokens,
-            loss_mask=versions != NO_VERSION,
-            rollout_logprobs=np.array(self._logprobs, np.float32),
+            loss_mask=versions != _NOT_SAMPLED,
+            rollout_logprobs=np.frombuffer(self._logprobs.tobytes(), np.float32),
             policy_versions=versions,
             turns=tuple(self._turns),
             rewards={"env": self._reward},

@@ -5,10 +5,12 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from ..errors import check
+from .options import OptionSizes
 
 # Windows below 128 positions aren't bit-equal to longer ones, and neighbours choose the window.
 SMALLEST_WINDOW = 128
 
+MAY_BE_ZERO = ("pages", "max_logit_bias", "max_top_logprobs")
 AUTO = 0  # of `pages`: every row may have the longest context
 
 
@@ -41,6 +43,13 @@ class SamplerConfig:
     trajectories that wait for their environments"""
     max_stop_ids: int = 8
     """stop ids that one request may have"""
+    max_logit_bias: int = 0
+    """ids that one request may bias"""
+    max_top_logprobs: int = 0
+    """most likely tokens that one request may ask for beside each sampled one"""
+    token_masks: bool = False
+    """whether requests may say which tokens are allowed; each row then has vocabulary/8 bytes more
+    that go to the device"""
     kv_on_publish: Literal["keep", "recompute"] = "keep"
     """what a trajectory does with its keys and values when new weights come: go on with them, or
     compute them again; other trajectories never see those of older weights"""
@@ -48,8 +57,9 @@ class SamplerConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name not in ("pages", "kv_on_publish"):
-                check(value >= 1, f"sampler.{field.name}", value, ">= 1")
+            if field.type is int:
+                least = 0 if field.name in MAY_BE_ZERO else 1
+                check(value >= least, f"sampler.{field.name}", value, f">= {least}")
         check(
             self.context_tokens >= 2,
             "sampler.context_tokens",
@@ -103,6 +113,12 @@ class SamplerConfig:
             doubled.append(window)
             window *= 2
         return (*doubled, self.cache_tokens)
+
+    def option_sizes(self, vocab_size: int) -> OptionSizes:
+        """How much one request may ask of its draws."""
+        return OptionSizes(
+            vocab_size, self.max_logit_bias, self.max_top_logprobs, self.token_masks
+        )
 
     def window_for(self, positions: int) -> int:
         """The smallest compiled window that holds so many positions."""

@@ -8,6 +8,7 @@ the pages at the end; so a step neither gathers nor scatters pages.
 """
 
 import dataclasses
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -19,7 +20,8 @@ from ..models.config import ModelConfig
 from ..models.decoder import forward_cached, output_head
 from ..models.parameters import Params
 from .cache import LayerCache, append, cells, slice_view, view, write
-from .logits import Draw, pick
+from .logits import Draw, no_draws, pick
+from .penalties import add_token, count_tokens, penalises
 from .prefill import rows_first
 from .rows import DecodeInput, Rows
 from .state import SamplerState, apply_update
@@ -29,30 +31,43 @@ class Decoded(NamedTuple):
     """What one dispatch sampled.
 
     Attributes:
-      tokens: i32[k, S].
-      logprobs: f32[k, S].
+      draws: tokens and their numbers, each [k, S, ...].
       was_active: bool[k, S], which of them were sampled; a stop token was.
       active: bool[S], the rows that go on, those that weren't served included.
     """
 
-    tokens: jax.Array
-    logprobs: jax.Array
+    draws: Draw
     was_active: jax.Array
     active: jax.Array
 
 
 class _Carry(NamedTuple):
-    """What one step hands to the next. `inputs` are the tokens that were fed, i32[k, S]."""
+    """What one step hands to the next.
+
+    Attributes:
+      rested: bool[S], rows that go on, but not in this dispatch.
+      counts: i32[S, V], what penalties need of the tokens so far.
+      fed: i32[k, S], the tokens that went in.
+    """
 
     step: jax.Array
     rows: Rows
+    rested: jax.Array
     views: list[LayerCache]
-    inputs: jax.Array
-    out: Decoded
+    counts: jax.Array
+    fed: jax.Array
+    draws: Draw
+    was_active: jax.Array
 
 
 def decode(
-    params: Params, state: SamplerState, inputs: DecodeInput, *, steps: int, model: ModelConfig
+    params: Params,
+    state: SamplerState,
+    inputs: DecodeInput,
+    *,
+    steps: int,
+    top_logprobs: int,
+    model: ModelConfig,
 ) -> tuple[SamplerState, Decoded]:
     """Apply the update, then sample up to `steps` tokens a served row; the state is donated.
 
@@ -62,66 +77,106 @@ def decode(
     Args:
       inputs: its tables hold at least every served active row's position + k positions.
       steps: k, static.
+      top_logprobs: most likely tokens returned per sampled one, static.
     """
     updated = apply_update(state.rows, inputs.update)
     # From here on "active" means "active and served"; the others wake up at the end.
     asleep = updated.active & ~inputs.served
     rows = updated._replace(active=updated.active & inputs.served)
-    count = rows.token.shape[0]
-    start = _Carry(
-        step=jnp.int32(0),
-        rows=rows,
-        views=[view(cache, inputs.tables) for cache in state.caches],
-        inputs=jnp.zeros((steps, count), jnp.int32),
-        out=Decoded(
-            tokens=jnp.zeros((steps, count), jnp.int32),
-            logprobs=jnp.zeros((steps, count), jnp.float32),
-            was_active=jnp.zeros((steps, count), jnp.bool_),
-            active=rows.active,
-        ),
-    )
+    one_token = partial(_one_token, params, model=model, top_logprobs=top_logprobs)
+    start = _start(params, state, rows, inputs.tables, steps=steps, top_logprobs=top_logprobs)
 
     def goes_on(carry: _Carry) -> jax.Array:
         any_active: jax.Array = carry.rows.active.any()
         return (carry.step < steps) & any_active
 
-    def one_token(carry: _Carry) -> _Carry:
-        return _one_token(params, carry, model)
-
     end = lax.while_loop(goes_on, one_token, start)
-    active = end.rows.active | asleep
+    active = end.rows.active | end.rested | asleep
     state = _keep(state, end, first=rows.position, tables=inputs.tables)
     state = dataclasses.replace(state, rows=end.rows._replace(active=active))
-    return state, end.out._replace(active=active)
+    return state, Decoded(end.draws, end.was_active, active)
 
 
-def advance(rows: Rows, draw: Draw) -> Rows:
+def _start(
+    params: Params,
+    state: SamplerState,
+    rows: Rows,
+    tables: jax.Array,
+    *,
+    steps: int,
+    top_logprobs: int,
+) -> _Carry:
+    count, vocab_size = rows.token.shape[0], output_head(params).shape[0]
+    shape = (steps, count)
+    return _Carry(
+        step=jnp.int32(0),
+        rows=rows,
+        rested=jnp.zeros(count, jnp.bool_),
+        views=[view(cache, tables) for cache in state.caches],
+        counts=_counts(state.tokens, rows, tables, vocab_size),
+        fed=jnp.zeros(shape, jnp.int32),
+        draws=no_draws(shape, min(top_logprobs, vocab_size)),
+        was_active=jnp.zeros(shape, jnp.bool_),
+    )
+
+
+def _counts(tokens: jax.Array, rows: Rows, tables: jax.Array, vocab_size: int) -> jax.Array:
+    """Count the tokens that are in the cache and the last one, if a row has penalties."""
+
+    def count() -> jax.Array:
+        seen = tokens[tables].reshape(tables.shape[0], -1)
+        position = jnp.arange(seen.shape[1], dtype=jnp.int32)[None]
+        seen = jnp.where(position == rows.position[:, None], rows.token[:, None], seen)
+        valid = position <= rows.position[:, None]
+        return count_tokens(seen, valid, position >= rows.prompt[:, None], vocab_size)
+
+    def nothing() -> jax.Array:
+        return jnp.zeros((tables.shape[0], vocab_size), jnp.int32)
+
+    wanted = (penalises(rows.options) & rows.active).any()
+    counts: jax.Array = lax.cond(wanted, count, nothing)
+    return counts
+
+
+def advance(rows: Rows, token: jax.Array) -> Rows:
     """Move the active rows to the drawn token; a row ends at a stop id or at its limit."""
-    stopped = (draw.token[:, None] == rows.stop_ids).any(axis=-1)
+    stopped = (token[:, None] == rows.stop_ids).any(axis=-1)
     full = rows.position + 2 >= rows.limit
     return rows._replace(
-        token=jnp.where(rows.active, draw.token, rows.token),
+        token=jnp.where(rows.active, token, rows.token),
         position=rows.position + rows.active.astype(jnp.int32),
         active=rows.active & ~stopped & ~full,
     )
 
 
-def _one_token(params: Params, carry: _Carry, model: ModelConfig) -> _Carry:
-    step, rows, out = carry.step, carry.rows, carry.out
+def _one_token(
+    params: Params, carry: _Carry, *, model: ModelConfig, top_logprobs: int
+) -> _Carry:
+    step, rows = carry.step, carry.rows
     logits, views = _next_logits(params, carry.views, rows, model)
-    draw = pick(logits, rows.key, rows.position + 1, rows.temperature)
-    new_rows = advance(rows, draw)
+    draw = pick(
+        logits,
+        rows.key,
+        rows.position + 1,
+        rows.options,
+        active=rows.active,
+        counts=carry.counts,
+        top_logprobs=top_logprobs,
+    )
+
+    def put(all_steps: jax.Array, this: jax.Array) -> jax.Array:
+        return all_steps.at[step].set(this)
+
+    moved = advance(rows, draw.token)
     return _Carry(
         step=step + 1,
-        rows=new_rows,
+        rows=moved._replace(active=moved.active & ~rows.single),
+        rested=carry.rested | (moved.active & rows.single),
         views=views,
-        inputs=carry.inputs.at[step].set(rows.token),
-        out=Decoded(
-            tokens=out.tokens.at[step].set(draw.token),
-            logprobs=out.logprobs.at[step].set(draw.logprob),
-            was_active=out.was_active.at[step].set(rows.active),
-            active=new_rows.active,
-        ),
+        counts=add_token(carry.counts, draw.token, rows.active),
+        fed=put(carry.fed, rows.token),
+        draws=jax.tree.map(put, carry.draws, draw),
+        was_active=put(carry.was_active, rows.active),
     )
 
 
@@ -151,7 +206,7 @@ def _keep(
     state: SamplerState, end: _Carry, *, first: jax.Array, tables: jax.Array
 ) -> SamplerState:
     """Write what the rows fed into the pages: the positions from `first` to their last."""
-    steps = end.inputs.shape[0]
+    steps = end.fed.shape[0]
     offset = jnp.arange(steps, dtype=jnp.int32)[None]
     positions = first[:, None] + offset
     valid = offset < (end.rows.position - first)[:, None]
@@ -160,5 +215,5 @@ def _keep(
         write(cache, slice_view(seen, positions), where)
         for cache, seen in zip(state.caches, end.views, strict=True)
     ]
-    tokens = state.tokens.at[where.pages, where.offsets].set(end.inputs.T)
+    tokens = state.tokens.at[where.pages, where.offsets].set(end.fed.T)
     return dataclasses.replace(state, caches=caches, tokens=tokens)

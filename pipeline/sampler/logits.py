@@ -1,8 +1,8 @@
 """How one token is drawn: with one uniform number a row, which only key and position decide.
 
-The draw inverts the cumulative distribution on two levels, blocks of the vocabulary and
-tokens of one block: one uniform and a block's running sum instead of noise over the whole
-vocabulary. A token of probability 0 is never drawn, however the sums round.
+What a row draws depends on its own numbers alone. Work that only some rows ask for is done
+if one of them does, beside the work that all rows share and never instead of it: so a
+neighbour's options don't change a row's bits.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,22 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-BLOCK = 128  # tokens of the vocabulary per block
+from .inverse_cdf import draw_from_mass, most_likely, uniforms
+from .options import DrawOptions
+from .penalties import adjusted, adjusts
+from .truncate import cuts, left
+
+
+class TopTokens(NamedTuple):
+    """The n most likely tokens of each row that asks for some, the most likely first.
+
+    Attributes:
+      ids: i32[S, n].
+      logprobs: f32[S, n], of the same distribution as `Draw.logprob`.
+    """
+
+    ids: jax.Array
+    logprobs: jax.Array
 
 
 class Draw(NamedTuple):
@@ -19,76 +34,147 @@ class Draw(NamedTuple):
 
     Attributes:
       token: i32[S].
-      logprob: f32[S], of the temperature-scaled distribution; of the unscaled one where
-        the temperature is 0.
+      logprob: f32[S], of the temperature-scaled distribution, before cuts and adjustments; of
+        the unscaled one where the temperature is 0.
+      log_kept_mass: f32[S]; `logprob - log_kept_mass` is the log probability with which the
+        token was drawn, also where logits were adjusted. With temperature 0 the token had
+        probability 1, so it is the logprob. 0 where the row is neither.
+      top: None unless `pick` was compiled to return some.
     """
 
     token: jax.Array
     logprob: jax.Array
+    log_kept_mass: jax.Array
+    top: TopTokens | None
 
 
-def pick(logits: jax.Array, keys: jax.Array, positions: jax.Array, temperature: jax.Array) -> Draw:
+def no_draws(shape: tuple[int, ...], top_logprobs: int = 0) -> Draw:
+    """Make room for so many draws: each field has this shape in front."""
+    zeros, top = jnp.zeros(shape, jnp.float32), (*shape, top_logprobs)
+    tokens = TopTokens(jnp.zeros(top, jnp.int32), jnp.zeros(top, jnp.float32))
+    return Draw(jnp.zeros(shape, jnp.int32), zeros, zeros, tokens if top_logprobs else None)
+
+
+class _Softmax(NamedTuple):
+    """The probability of token t is exp(scaled[t] - highest - log_total).
+
+    Attributes:
+      scaled: f32[S, V].
+      highest: f32[S, 1].
+      mass: f32[S, V], exp(scaled - highest), 0 for tokens that can't be drawn.
+      log_total: f32[S, 1].
+    """
+
+    scaled: jax.Array
+    highest: jax.Array
+    mass: jax.Array
+    log_total: jax.Array
+
+
+def pick(
+    logits: jax.Array,
+    keys: jax.Array,
+    positions: jax.Array,
+    options: DrawOptions,
+    *,
+    active: jax.Array,
+    counts: jax.Array | None = None,
+    top_logprobs: int = 0,
+) -> Draw:
     """Draw the token at an absolute position of each row.
 
+    An option costs where an active row has a value of it that isn't neutral.
+
     Args:
-      logits: f32[S, V]; -inf excludes a token.
+      logits: f32[S, V]; -inf excludes a token. At least one allowed token must be finite.
       keys: u32[S, 2], the trajectories' keys.
       positions: i32[S], where the drawn tokens will stand.
-      temperature: f32[S]; 0 takes the most likely token.
+      active: bool[S]; of the other rows nothing is promised.
+      counts: i32[S, V], of `count_tokens`, for penalties, which are ignored without.
+      top_logprobs: how many most likely tokens to return for rows that ask; static.
     """
-    greedy = temperature == 0
-    scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
+    greedy = (options.temperature == 0) & active
+    plain = _softmax(logits, options.temperature)
+    uniform = uniforms(keys, positions)
+    token = _draw(plain.mass, uniform, logits, greedy)
+    changing = adjusts(options) & active
+    cutting = cuts(options, logits.shape[1]) & active
+    special = changing | cutting
+
+    def draw_specially() -> tuple[jax.Array, jax.Array]:
+        changed = lax.cond(changing.any(), adjusted, _as_they_are, logits, options, counts)
+        return _draw_left(changed, uniform, options, cutting)
+
+    def draw_nothing() -> tuple[jax.Array, jax.Array]:
+        return jnp.zeros_like(token), jnp.zeros_like(uniform)
+
+    special_token, behaviour = lax.cond(special.any(), draw_specially, draw_nothing)
+    token = jnp.where(special, special_token, token)
+    logprob = _logprob(plain, token)
+    kept = jnp.where(special, logprob - behaviour, 0)
+    wanting = (options.top_logprobs > 0) & active
+    return Draw(
+        token=token,
+        logprob=logprob,
+        log_kept_mass=jnp.where(greedy, logprob, kept),
+        top=_top_tokens(plain, top_logprobs, wanting) if top_logprobs else None,
+    )
+
+
+def _draw_left(
+    logits: jax.Array, uniform: jax.Array, options: DrawOptions, cutting: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Draw of what is left of adjusted logits; also its log probability."""
+    softmax = _softmax(logits, options.temperature)
+    scaled = jnp.where(softmax.scaled == 0, 0, softmax.scaled)  # -0, which has an order of its own
+    keep = left(scaled, softmax.mass, options, cutting)
+    mass = jnp.where(keep, softmax.mass, 0)
+    token = _draw(mass, uniform, logits, options.temperature == 0)
+    log_total = jnp.log(mass.sum(axis=-1, keepdims=True))
+    return token, _logprob(softmax._replace(log_total=log_total), token)
+
+
+def _softmax(logits: jax.Array, temperature: jax.Array) -> _Softmax:
+    scaled = logits / jnp.where(temperature == 0, 1.0, temperature)[:, None]
     highest = scaled.max(axis=-1, keepdims=True)
     mass = jnp.exp(scaled - highest)
-    drawn = draw_from_mass(mass, uniforms(keys, positions))
-    token = jnp.where(greedy, jnp.argmax(logits, axis=-1).astype(jnp.int32), drawn)
-    chosen = jnp.take_along_axis(scaled, token[:, None], axis=1)
-    logprob = chosen - highest - jnp.log(mass.sum(axis=-1, keepdims=True))
-    return Draw(token, logprob[:, 0])
+    return _Softmax(scaled, highest, mass, jnp.log(mass.sum(axis=-1, keepdims=True)))
 
 
-def uniforms(keys: jax.Array, positions: jax.Array) -> jax.Array:
-    """One number in [0, 1) a row: of the key `fold_in(key, position)`, f32[S]."""
+def _draw(mass: jax.Array, uniform: jax.Array, logits: jax.Array, greedy: jax.Array) -> jax.Array:
+    drawn = draw_from_mass(mass, uniform)
 
-    def one(key: jax.Array, position: jax.Array) -> jax.Array:
-        folded = jax.random.fold_in(jax.random.wrap_key_data(key), position)
-        return jax.random.uniform(folded, (), jnp.float32)
+    def with_greedy() -> jax.Array:
+        return jnp.where(greedy, most_likely(logits), drawn)
 
-    return jax.vmap(one)(keys, positions)
+    def without() -> jax.Array:
+        return drawn
 
-
-def draw_from_mass(mass: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Invert the cumulative distribution of each row.
-
-    Args:
-      mass: f32[S, V], at least 0, not all 0, any scale.
-      uniform: f32[S], in [0, 1).
-
-    Returns:
-      i32[S]: the first token at which the running share of the mass exceeds `uniform`.
-    """
-    rows, vocab_size = mass.shape
-    block = min(BLOCK, vocab_size)
-    padded = jnp.pad(mass, ((0, 0), (0, -vocab_size % block)))
-    blocks = padded.reshape(rows, -1, block)
-    block_mass = blocks.sum(axis=-1)
-    target = uniform * block_mass.sum(axis=-1)
-    which, below = _first_beyond(block_mass, target)
-    inside = jnp.take_along_axis(blocks, which[:, None, None], axis=1)[:, 0]
-    token, _ = _first_beyond(inside, target - below)
-    return which * block + token
+    token: jax.Array = lax.cond(greedy.any(), with_greedy, without)
+    return token
 
 
-def _first_beyond(mass: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The first entry with mass whose running sum exceeds the target, and the sum before it.
+def _logprob(softmax: _Softmax, token: jax.Array) -> jax.Array:
+    chosen = jnp.take_along_axis(softmax.scaled, token[:, None], axis=1)
+    return (chosen - softmax.highest - softmax.log_total)[:, 0]
 
-    Where rounding leaves none, the last entry with mass. (Running sums come from a tree of
-    partial sums, so they may even fall by an ulp: hence the test for mass.)
-    """
-    last_index = mass.shape[-1] - 1
-    sums = jnp.cumsum(mass, axis=-1)
-    beyond = (mass > 0) & (sums > target[:, None])
-    last = last_index - lax.argmax((mass > 0)[:, ::-1], 1, jnp.int32)
-    index = jnp.where(beyond.any(axis=-1), lax.argmax(beyond, 1, jnp.int32), last)
-    before = jnp.take_along_axis(sums - mass, index[:, None], axis=1)[:, 0]
-    return index, before
+
+def _as_they_are(logits: jax.Array, options: DrawOptions, counts: jax.Array | None) -> jax.Array:
+    return logits
+
+
+def _top_tokens(softmax: _Softmax, count: int, wanting: jax.Array) -> TopTokens:
+    rows, vocab_size = softmax.scaled.shape
+    count = min(count, vocab_size)
+
+    def find() -> TopTokens:
+        scaled, ids = lax.top_k(softmax.scaled, count)
+        logprobs = scaled - softmax.highest - softmax.log_total
+        return TopTokens(ids, logprobs)
+
+    def nothing() -> TopTokens:
+        shape = (rows, count)
+        return TopTokens(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32))
+
+    found: TopTokens = lax.cond(wanting.any(), find, nothing)
+    return found

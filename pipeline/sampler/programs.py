@@ -50,7 +50,7 @@ class Programs:
 def compile_programs(config: SamplerConfig, model: ModelConfig, vocab_size: int) -> Programs:
     """Compile everything, in parallel; takes seconds and may run on any thread."""
     params = abstract_params(model, vocab_size)
-    make_state = partial(initial_state, config, model)
+    make_state = partial(initial_state, config, model, vocab_size)
     state = jax.eval_shape(make_state)
     rows = np.zeros(config.rows, np.int32)
     pages = np.zeros(config.pages_per_request, np.int32)
@@ -63,9 +63,17 @@ def compile_programs(config: SamplerConfig, model: ModelConfig, vocab_size: int)
         ),
     }
     into_cache = jax.jit(partial(prefill, model=model), donate_argnums=1)
-    sample = jax.jit(partial(decode, steps=config.decode_tokens, model=model), donate_argnums=1)
+    sample = jax.jit(
+        partial(
+            decode,
+            steps=config.decode_tokens,
+            top_logprobs=config.max_top_logprobs,
+            model=model,
+        ),
+        donate_argnums=1,
+    )
     for window in config.windows:
-        chunk, inputs = idle_chunk(config, window), idle_decode(config, window)
+        chunk, inputs = idle_chunk(config, window), idle_decode(config, vocab_size, window)
         lowered["prefill", window] = into_cache.lower(params, state, chunk)
         lowered["decode", window] = sample.lower(params, state, inputs)
     with ThreadPoolExecutor(thread_name_prefix="compile") as pool:

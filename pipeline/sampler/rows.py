@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .config import SamplerConfig
+from .options import DrawOptions, neutral_options
 from .pages import BIN
 
 NO_STOP = -1  # pads the stop ids; no token has this id
@@ -17,19 +18,23 @@ class Rows(NamedTuple):
       token: i32[S], the last token.
       position: i32[S], its absolute position.
       active: bool[S], whether the row decodes.
+      prompt: i32[S], the length of the request's prompt; what follows is sampled.
       limit: i32[S], the length at which the sequence ends.
       key: u32[S, 2], the trajectory's random key.
-      temperature: f32[S], 0 takes the most likely token.
       stop_ids: i32[S, n_stop], padded with `NO_STOP`.
+      single: bool[S], whether the row samples one token a dispatch.
+      options: how its tokens are drawn.
     """
 
     token: Any
     position: Any
     active: Any
+    prompt: Any
     limit: Any
     key: Any
-    temperature: Any
     stop_ids: Any
+    single: Any
+    options: DrawOptions
 
 
 class RowUpdate(NamedTuple):
@@ -79,29 +84,31 @@ class PrefillChunk(NamedTuple):
     tables: Any
 
 
-def idle_rows(config: SamplerConfig) -> Rows:
+def idle_rows(config: SamplerConfig, vocab_size: int) -> Rows:
     """Make the numbers of rows that are all idle."""
     rows = config.rows
     return Rows(
         token=np.zeros(rows, np.int32),
         position=np.zeros(rows, np.int32),
         active=np.zeros(rows, np.bool_),
+        prompt=np.zeros(rows, np.int32),
         limit=np.zeros(rows, np.int32),
         key=np.zeros((rows, 2), np.uint32),
-        temperature=np.ones(rows, np.float32),
         stop_ids=np.full((rows, config.max_stop_ids), NO_STOP, np.int32),
+        single=np.zeros(rows, np.bool_),
+        options=neutral_options(rows, config.option_sizes(vocab_size)),
     )
 
 
-def no_update(config: SamplerConfig) -> RowUpdate:
+def no_update(config: SamplerConfig, vocab_size: int) -> RowUpdate:
     """Make an update that changes nothing."""
-    return RowUpdate(np.zeros(config.rows, np.bool_), idle_rows(config))
+    return RowUpdate(np.zeros(config.rows, np.bool_), idle_rows(config, vocab_size))
 
 
-def idle_decode(config: SamplerConfig, window: int) -> DecodeInput:
+def idle_decode(config: SamplerConfig, vocab_size: int, window: int) -> DecodeInput:
     """Make the input of a decode dispatch that serves no row."""
     return DecodeInput(
-        update=no_update(config),
+        update=no_update(config, vocab_size),
         served=np.zeros(config.rows, np.bool_),
         tables=np.full((config.rows, window // config.page_tokens), BIN, np.int32),
     )

@@ -23,9 +23,9 @@ class SamplerState:
     rows: Rows
 
 
-def initial_state(config: SamplerConfig, model: ModelConfig) -> SamplerState:
+def initial_state(config: SamplerConfig, model: ModelConfig, vocab_size: int) -> SamplerState:
     """Make a state in which every row is idle."""
-    rows = jax.tree.map(jnp.asarray, idle_rows(config))
+    rows = jax.tree.map(jnp.asarray, idle_rows(config, vocab_size))
     tokens = jnp.zeros((config.num_pages, config.page_tokens), jnp.int32)
     return SamplerState(caches=allocate(config, model), tokens=tokens, rows=rows)
 

@@ -40,6 +40,8 @@ class World:
 
 def with_room(course: Course) -> Course:
     """Return the course with messages that have room for the numbers that they carry."""
+    if course.prompt_tokens >= _SHORTEST_PROMPT and min(course.observed_tokens) >= 1:
+        return course
     return replace(
         course,
         prompt_tokens=max(_SHORTEST_PROMPT, course.prompt_tokens),

@@ -23,7 +23,6 @@ from ..types import (
     NO_VERSION,
     Completion,
     FinishReason,
-    Float32s,
     Int32s,
     SampleRequest,
     SamplerLoad,
@@ -83,11 +82,12 @@ class SimulatedSampler:
         room = self._context_tokens - len(request.tokens)
         if room < 1:
             await trio.lowlevel.checkpoint()
-            return _completion(request, [], FinishReason.PROMPT_TOO_LONG)
+            return _completion((), request.stop_ids, FinishReason.PROMPT_TOO_LONG)
         budget = min(request.max_tokens, room)
         wanted = max(1, self._turn_tokens(request)) if request.stop_ids else budget + 1
         finish = FinishReason.STOP if wanted <= budget else FinishReason.LENGTH
-        return _completion(request, await self._versions(request, min(wanted, budget)), finish)
+        spans = await self._versions(request, min(wanted, budget))
+        return _completion(tuple(spans), request.stop_ids, finish)
 
     async def publish(self, params: Any, version: int) -> None:
         """Pause at the end of the step in progress, then go on with the new version."""
@@ -231,23 +231,23 @@ def by_version(job: Job, published: Sequence[tuple[int, int]]) -> list[tuple[int
     return spans
 
 
+# Most turns look alike, so one completion, with read-only arrays, is that of many.
+
+
+@lru_cache(maxsize=1024)
 def _completion(
-    request: SampleRequest, spans: Sequence[tuple[int, int]], finish: FinishReason
+    spans: tuple[tuple[int, int], ...], stop_ids: tuple[int, ...], finish: FinishReason
 ) -> Completion:
     length = sum(tokens for _, tokens in spans)
-    last = request.stop_ids[0] if finish is FinishReason.STOP else None
+    last = stop_ids[0] if finish is FinishReason.STOP else None
     return Completion(
-        tokens=_tokens(length, request.stop_ids, last),
-        logprobs=_logprobs(length),
-        policy_versions=_versions(tuple(spans)),
+        tokens=_tokens(length, stop_ids, last),
+        logprobs=_read_only(np.full(length, _LOGPROB, np.float32)),
+        policy_versions=_versions(spans),
         finish=finish,
     )
 
 
-# Most turns look alike, so these read-only arrays are made once for many.
-
-
-@lru_cache(maxsize=1024)
 def _tokens(length: int, stop_ids: tuple[int, ...], last: int | None) -> Int32s:
     fill = next(index for index in range(len(stop_ids) + 1) if index not in stop_ids)
     tokens = np.full(length, fill, np.int32)
@@ -256,12 +256,6 @@ def _tokens(length: int, stop_ids: tuple[int, ...], last: int | None) -> Int32s:
     return _read_only(tokens)
 
 
-@lru_cache(maxsize=1024)
-def _logprobs(length: int) -> Float32s:
-    return _read_only(np.full(length, _LOGPROB, np.float32))
-
-
-@lru_cache(maxsize=1024)
 def _versions(spans: tuple[tuple[int, int], ...]) -> Int32s:
     versions = np.array([version for version, _ in spans], np.int32)
     return _read_only(np.repeat(versions, [tokens for _, tokens in spans]))

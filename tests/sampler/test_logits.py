@@ -1,116 +1,213 @@
-"""How a token is drawn: the right distribution, by key and position only."""
+"""How a token is drawn: the right distribution, by the row's own numbers only."""
+
+from dataclasses import replace
+from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.pipeline.sampler.logits import BLOCK, draw_from_mass, pick, uniforms
+from headrace.pipeline.sampler.inverse_cdf import uniforms
+from headrace.pipeline.sampler.logits import Draw, pick
+from headrace.pipeline.sampling import PLAIN, Sampling
+from tests.sampler.draws import (
+    MAX_TOP,
+    Row,
+    behaviour,
+    counts_of,
+    log_softmax,
+    options_for,
+    random_logits,
+    random_row,
+)
 
-draw = jax.jit(draw_from_mass)
-pick_jit = jax.jit(pick)
-VOCABS = [1, 5, BLOCK, 300]  # below a block, one block, not a multiple of it
+VOCABS = [1, 6, 300]  # below a block; not a multiple of one, above the size of the head
+ROWS = 8
+NEAR = 1e-5  # nearer than this, float32 sums may decide otherwise
+
+pick_jit = jax.jit(partial(pick, top_logprobs=MAX_TOP))
 
 
-def one_level(mass: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The oracle: one running sum over the whole vocabulary, in float64.
-
-    Also says how near the target was to a boundary, as a share of the mass.
-    """
-    sums = np.cumsum(mass.astype(np.float64), axis=-1)
-    shares = sums / sums[:, -1:]
-    distance = np.abs(shares - uniform[:, None]).min(axis=-1)
-    return (shares <= uniform[:, None]).sum(axis=-1), distance
-
-
-@settings(max_examples=40)
-@given(st.sampled_from(VOCABS), st.integers(0, 2**31))
-def test_two_levels_equal_one_level(vocab: int, seed: int) -> None:
+def keys_for(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and positions that differ from row to row."""
     rng = np.random.default_rng(seed)
-    mass = np.exp(3 * rng.standard_normal((64, vocab))).astype(np.float32)
-    mass[rng.random(mass.shape) < 0.3] = 0
-    mass[:, rng.integers(vocab)] = 1
-    uniform = rng.random(64, np.float32)
-    expected, distance = one_level(mass, uniform)
-    clear = distance > 1e-5
-    np.testing.assert_array_equal(np.asarray(draw(mass, uniform))[clear], expected[clear])
-    assert vocab < 3 or clear.sum() > 32
+    keys = rng.integers(0, 2**32, (rows, 2), dtype=np.uint32)
+    return keys, rng.integers(0, 90, rows).astype(np.int32)
 
 
-@settings(max_examples=60)
+def pick_rows(rows: list[Row], seed: int = 0, active: np.ndarray | None = None) -> Draw:
+    """Draw for at most `ROWS` rows, beside idle ones, so that few programs are compiled."""
+    full = rows + [Row(np.zeros_like(rows[0].logits))] * (ROWS - len(rows))
+    keys, positions = keys_for(ROWS, seed)
+    active = np.arange(ROWS) < len(rows) if active is None else active
+    draw = pick_jit(
+        np.stack([row.logits for row in full]),
+        keys,
+        positions,
+        options_for(full),
+        active=active,
+        counts=counts_of(full),
+    )
+    return jax.tree.map(lambda values: np.asarray(values)[: len(rows)], draw)
+
+
+def check_against_oracle(rows: list[Row], seed: int) -> int:
+    """Check each row's token, logprob and kept mass; returns how many weren't too near to tell."""
+    draw, clear = pick_rows(rows, seed), 0
+    numbers = np.asarray(uniforms(*keys_for(ROWS, seed)))
+    for index, row in enumerate(rows):
+        token, logprob = draw.token[index], draw.logprob[index]
+        assert np.isclose(logprob, log_softmax(row)[token], rtol=1e-5, atol=2e-5)
+        probability, margin = behaviour(row)
+        if margin < NEAR:
+            continue
+        shares = np.cumsum(probability)
+        drawn_with = logprob.astype(np.float64) - draw.log_kept_mass[index]
+        rounding = 2e-5 + 1e-6 * abs(logprob)
+        assert abs(drawn_with - np.log(probability[token])) < rounding, row
+        if np.abs(shares - numbers[index]).min() > NEAR:
+            clear += 1
+            assert token == (shares <= numbers[index]).sum(), row
+    return clear
+
+
+@settings(max_examples=50)
 @given(st.sampled_from(VOCABS), st.integers(0, 2**31))
-def test_a_token_of_probability_zero_is_never_drawn(vocab: int, seed: int) -> None:
+def test_every_combination_of_options_is_the_oracles(vocab: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    mass = (10.0 ** rng.uniform(-30, 0, (64, vocab))).astype(np.float32)
-    mass[rng.random(mass.shape) < 0.9] = 0
-    mass[np.arange(64), rng.integers(0, vocab, 64)] = 1
-    sums = np.cumsum(mass, axis=-1)
-    on_boundary = sums[np.arange(64), rng.integers(0, vocab, 64)] / sums[:, -1]
-    highest = np.float32(1 - 2**-24)
-    uniform = np.concatenate([[0, highest], np.minimum(on_boundary[2:], highest)])
-    token = np.asarray(draw(mass, uniform.astype(np.float32)))
-    assert (token >= 0).all()
-    assert (token < vocab).all()
-    assert (mass[np.arange(64), token] > 0).all()
+    rows = [random_row(rng, vocab) for _ in range(ROWS)]
+    assert check_against_oracle(rows, seed) >= ROWS // 4
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0.0])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(top_k=2),
+        Sampling(top_p=0.6),
+        Sampling(min_p=0.3),
+        Sampling(repetition_penalty=1.7),
+        Sampling(presence_penalty=1.3),
+        Sampling(frequency_penalty=0.7),
+        Sampling(logit_bias=((2, 3.0), (4, -100.0))),
+        Sampling(allowed_tokens=(1, 2, 5)),
+        Sampling(allowed_tokens=(0,)),
+    ],
+    ids=str,
+)
+def test_each_option_alone_is_the_oracles(sampling: Sampling, temperature: float) -> None:
+    rng = np.random.default_rng(2)
+    rows = [
+        Row(
+            rng.standard_normal(6).astype(np.float32),
+            sampling,
+            temperature,
+            prompt=[0, 0, 3],
+            sampled=[1, 2, 2, 2],
+        )
+        for _ in range(ROWS)
+    ]
+    assert check_against_oracle(rows, 11) >= ROWS - 2
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(VOCABS), st.integers(0, 2**31))
+def test_law_7_a_row_has_the_same_bits_beside_any_neighbours(vocab: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = [random_row(rng, vocab) for _ in range(ROWS)]
+    rows[: ROWS // 2] = [replace(row, sampling=PLAIN) for row in rows[: ROWS // 2]]
+    idle = [replace(row, sampling=PLAIN, temperature=1.0) for row in rows]
+    together = pick_rows(rows, seed)
+    for index in range(ROWS):
+        beside = [*idle[:index], rows[index], *idle[index + 1 :]]
+        alone = pick_rows(beside, seed)
+        unserved = pick_rows(rows, seed, active=np.arange(ROWS) == index)
+        for draw in (alone, unserved):
+            for one, other in zip(draw[:3], together[:3], strict=True):
+                np.testing.assert_array_equal(one[index], other[index])
+
+
+def test_a_plain_row_keeps_all_its_mass_and_a_greedy_one_had_no_choice() -> None:
+    rng = np.random.default_rng(4)
+    rows = [Row(random_logits(rng, 300), temperature=float(t)) for t in (0, 1, 0, 0.7, 2, 1, 1)]
+    rows.append(Row(rows[0].logits, Sampling(top_k=2)))
+    draw = pick_rows(rows)
+    greedy = np.array([row.temperature == 0 for row in rows])
+    np.testing.assert_array_equal(draw.log_kept_mass[greedy], draw.logprob[greedy])
+    np.testing.assert_array_equal(draw.log_kept_mass[:-1][~greedy[:-1]], 0)
+    assert draw.log_kept_mass[-1] < 0
+
+
+def chi_square(row: Row, count: int) -> float:
+    """Of so many draws, over the tokens that can be drawn; the others must not be."""
+    keys = np.stack([np.arange(count), np.full(count, 9)], axis=1).astype(np.uint32)
+    positions = np.arange(count, dtype=np.int32) % 7
+    draw = pick_jit(
+        np.tile(row.logits, (count, 1)),
+        keys,
+        positions,
+        options_for([row] * count),
+        active=np.ones(count, np.bool_),
+    )
+    probability, _ = behaviour(row)
+    observed = np.bincount(draw.token, minlength=len(probability))
+    possible = probability > 0
+    assert not observed[~possible].any()
+    np.testing.assert_allclose(draw.logprob, log_softmax(row)[draw.token], rtol=1e-5, atol=1e-5)
+    expected = count * probability[possible]
+    return float(((observed[possible] - expected) ** 2 / expected).sum())
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
 def test_draws_follow_the_softmax(temperature: float) -> None:
-    count, logits = 20_000, np.array([0.0, 1.5, -1.0, 0.7, 2.0, -0.4], np.float32)
-    keys = np.stack([np.arange(count), np.full(count, 9)], axis=1).astype(np.uint32)
-    draws = pick_jit(
-        np.tile(logits, (count, 1)),
-        keys,
-        np.arange(count, dtype=np.int32) % 7,
-        np.full(count, temperature, np.float32),
-    )
-    probability = np.exp(logits / temperature) / np.exp(logits / temperature).sum()
-    observed = np.bincount(draws.token, minlength=6)
-    expected = count * probability
-    chi_square = ((observed - expected) ** 2 / expected).sum()
-    assert chi_square < 20.5  # 5 degrees of freedom: a probability of 0.001
-    np.testing.assert_allclose(
-        draws.logprob, np.log(probability)[draws.token], rtol=1e-5, atol=1e-5
-    )
+    row = Row(np.array([0.0, 1.5, -1.0, 0.7, 2.0, -0.4], np.float32), PLAIN, temperature)
+    assert chi_square(row, 20_000) < 20.5  # 5 degrees of freedom: a probability of 0.001
+
+
+def test_draws_follow_the_renormalised_rest_of_a_cut_softmax() -> None:
+    logits = np.array([0.0, 1.5, -1.0, 0.7, 2.0, -0.4], np.float32)
+    row = Row(logits, Sampling(top_k=5, top_p=0.93, min_p=0.05), 1.3)
+    assert (behaviour(row)[0] > 0).sum() == 4
+    assert chi_square(row, 20_000) < 16.3  # 3 degrees of freedom: a probability of 0.001
 
 
 def test_temperature_zero_takes_the_most_likely_token_and_its_unscaled_logprob() -> None:
-    logits = np.array([[0.0, 3.0, 1.0], [5.0, -1.0, 4.9]], np.float32)
-    keys, positions = np.zeros((2, 2), np.uint32), np.zeros(2, np.int32)
-    draws = pick_jit(logits, keys, positions, np.zeros(2, np.float32))
-    np.testing.assert_array_equal(draws.token, [1, 0])
+    logits = np.array([[0, 3, 1, 0, 3, 0], [5, -1, 4.9, 4.9, 0, 0]], np.float32)
+    draw = pick_rows([Row(row, temperature=0.0) for row in logits])
+    np.testing.assert_array_equal(draw.token, [1, 0])
     expected = logits.max(-1) - np.log(np.exp(logits).sum(-1))
-    np.testing.assert_allclose(draws.logprob, expected, rtol=1e-5)
+    np.testing.assert_allclose(draw.logprob, expected, rtol=1e-5)
 
 
 def test_excluded_tokens_are_never_drawn_and_extreme_logits_stay_finite() -> None:
-    logits = np.full((200, 5), -np.inf, np.float32)
-    logits[:, 3], logits[:, 1] = 3e4, 3e4 - 1
-    keys = np.arange(400, dtype=np.uint32).reshape(200, 2)
-    draws = pick_jit(logits, keys, np.zeros(200, np.int32), np.ones(200, np.float32))
-    assert set(np.asarray(draws.token).tolist()) == {1, 3}
-    assert np.isfinite(draws.logprob).all()
+    logits = np.full(6, -np.inf, np.float32)
+    logits[3], logits[1] = 3e4, 3e4 - 1
+    draws = [pick_rows([Row(logits)] * ROWS, seed) for seed in range(20)]
+    assert {int(token) for draw in draws for token in draw.token} == {1, 3}
+    assert all(np.isfinite(draw.logprob).all() for draw in draws)
 
 
-def test_law_18_uniforms_are_distinct_for_distinct_keys_and_positions() -> None:
-    members, positions = 24, 40
-    key, position = np.divmod(np.arange(members * positions), positions)
-    keys = np.stack([key, key % 3], axis=1).astype(np.uint32)
-    drawn = np.asarray(uniforms(keys, position.astype(np.int32)))
-    assert len(np.unique(drawn)) == len(drawn)
-    assert ((drawn >= 0) & (drawn < 1)).all()
-    grid = drawn.reshape(members, positions)
-    correlation = np.corrcoef(grid) - np.eye(members)
-    assert np.abs(correlation).max() < 0.7
+def test_the_top_logprobs_are_those_of_the_softmax_whatever_is_cut() -> None:
+    rng = np.random.default_rng(8)
+    asked = [Sampling(top_logprobs=n, top_k=n, logit_bias=((0, 4.0),)) for n in range(5)]
+    rows = [Row(random_logits(rng, 300), sampling, 0.5) for sampling in asked]
+    draw = pick_rows(rows)
+    assert draw.top is not None
+    assert draw.top.ids.shape == (5, MAX_TOP)
+    for index, row in enumerate(rows):
+        count = row.sampling.top_logprobs
+        order = np.argsort(-row.logits, kind="stable")[:count]
+        np.testing.assert_array_equal(draw.top.ids[index, :count], order)
+        found = draw.top.logprobs[index, :count]
+        np.testing.assert_allclose(found, log_softmax(row)[order], rtol=1e-5, atol=1e-5)
+        where = np.flatnonzero(order == draw.token[index])
+        assert (found[where] == draw.logprob[index]).all()
 
 
-def test_a_uniform_is_that_of_the_folded_key_whatever_the_row() -> None:
-    keys = np.array([[1, 2], [3, 4], [1, 2]], np.uint32)
-    positions = np.array([5, 5, 6], np.int32)
-    drawn = uniforms(keys, positions)
-    for row in range(3):
-        key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(keys[row])), positions[row])
-        assert drawn[row] == jax.random.uniform(key)
-    np.testing.assert_array_equal(drawn[::-1], uniforms(keys[::-1], positions[::-1]))
+def test_a_vocabulary_smaller_than_the_top_returns_all_of_it() -> None:
+    draw = pick_rows([Row(np.array([2.0], np.float32), Sampling(top_logprobs=4))])
+    assert draw.top is not None
+    assert draw.top.ids.tolist() == [[0]]
+    assert draw.top.logprobs.tolist() == [[0.0]]
