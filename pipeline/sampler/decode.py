@@ -149,9 +149,7 @@ def advance(rows: Rows, token: jax.Array) -> Rows:
     )
 
 
-def _one_token(
-    params: Params, carry: _Carry, *, model: ModelConfig, top_logprobs: int
-) -> _Carry:
+def _one_token(params: Params, carry: _Carry, *, model: ModelConfig, top_logprobs: int) -> _Carry:
     step, rows = carry.step, carry.rows
     logits, views = _next_logits(params, carry.views, rows, model)
     draw = pick(

@@ -13,14 +13,15 @@ import jax
 import numpy as np
 
 from ..models.config import ModelConfig
-from ..types import Completion, SampleRequest
+from ..types import SampleRequest
 from .config import SamplerConfig
 from .decode import Decoded
-from .occupant import Ticket
+from .occupant import SampledBlock, Ticket
 from .programs import Programs, compile_programs
 from .relocate import relocate
-from .scheduler import DecodeDispatch, SampledBlock, Scheduler
+from .scheduler import DecodeDispatch, Finished, Scheduler
 from .state import SamplerState
+from .stops import DecodeText
 
 
 @dataclass(frozen=True)
@@ -71,16 +72,17 @@ class Engine:
         vocab_size: int,
         *,
         programs: Programs | None = None,
+        decode_text: DecodeText | None = None,
     ):
         self._config = config
         self._model = model
         self._vocab_size = vocab_size
         self._programs = programs
-        self._scheduler = Scheduler(config)
+        self._scheduler = Scheduler(config, vocab_size, decode_text=decode_text)
         self._loaded: _Loaded | None = None
         self._weights: dict[int, Any] = {}  # by version
         self._unread: list[tuple[DecodeDispatch, Decoded]] = []  # dispatched, in order
-        self._finished: list[tuple[Ticket, Completion]] = []
+        self._finished: list[Finished] = []
         self._generated_tokens = 0
         self._dispatches = 0
         self._cancelled = 0
@@ -148,7 +150,7 @@ class Engine:
         """Forget a request, unless it has left already."""
         self._cancelled += self._scheduler.cancel(ticket)
 
-    def step(self) -> list[tuple[Ticket, Completion]]:
+    def step(self) -> list[Finished]:
         """Fill free rows; then for each version prefill some chunks and decode a few tokens.
 
         The oldest version comes first: what it samples is due first. The next dispatches are

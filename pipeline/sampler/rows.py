@@ -105,6 +105,13 @@ def no_update(config: SamplerConfig, vocab_size: int) -> RowUpdate:
     return RowUpdate(np.zeros(config.rows, np.bool_), idle_rows(config, vocab_size))
 
 
+def copied(rows: Rows) -> Rows:
+    """Copy NumPy rows, all fields."""
+    options = DrawOptions(*(None if field is None else field.copy() for field in rows.options))
+    changed = {name: field.copy() for name, field in rows._asdict().items() if name != "options"}
+    return Rows(options=options, **changed)
+
+
 def idle_decode(config: SamplerConfig, vocab_size: int, window: int) -> DecodeInput:
     """Make the input of a decode dispatch that serves no row."""
     return DecodeInput(

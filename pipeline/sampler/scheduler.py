@@ -18,26 +18,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..types import NO_VERSION, Bools, Completion, Float32s, Int32s, SampleRequest
+from ..types import NO_VERSION, Completion, Int32s, SampleRequest
 from .config import SamplerConfig
 from .memory import Memory
 from .moves import Move
-from .occupant import Occupant, Rank, Ticket
+from .occupant import Occupant, Rank, SampledBlock, Ticket
+from .options import write_allowed, write_options
 from .pages import BIN
-from .rows import NO_STOP, DecodeInput, PrefillChunk, RowUpdate, idle_chunk, no_update
+from .rows import NO_STOP, DecodeInput, PrefillChunk, RowUpdate, copied, idle_chunk, no_update
 from .sequence import Sequence
+from .stops import DecodeText, first_stop
+
+Finished = tuple[Ticket, Completion | Exception]  # an error of the request's own constraint
 
 LONG_TURN = 16  # dispatches a request: a row that is freed one late then costs 6 %
-
-
-@dataclass(frozen=True)
-class SampledBlock:
-    """What one decode dispatch sampled, on the host; see `decode.Decoded`."""
-
-    tokens: Int32s
-    logprobs: Float32s
-    was_active: Bools
-    active: Bools
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +70,14 @@ class _Lane(NamedTuple):
 class Scheduler:
     """Rows, pages, their requests, and the requests that wait for them."""
 
-    def __init__(self, config: SamplerConfig):
+    def __init__(
+        self, config: SamplerConfig, vocab_size: int, *, decode_text: DecodeText | None = None
+    ):
+        """Args:
+        decode_text: turns sampled ids into text, for stop strings.
+        """
         self._config = config
+        self._decode_text = decode_text
         self._memory = Memory(config.num_pages, config.page_tokens)
         self._waiting: dict[Ticket, Occupant] = {}
         self._order: list[tuple[Rank, Ticket]] = []
@@ -87,9 +87,10 @@ class Scheduler:
         self._running: dict[Ticket, Occupant] = {}
         self._prefilling: dict[int, Occupant] = {}  # in order of assignment
         self._decoding: dict[int, Occupant] = {}
-        self._update = no_update(config)
+        self._update = no_update(config, vocab_size)
         width = config.cache_tokens // config.page_tokens
         self._tables = np.full((config.rows, width), BIN, np.int32)  # of the decoding rows
+        self._refused: list[Finished] = []
         self._served = 0  # rows of all dispatches together
         self._completed = 0
         self.prefilled_tokens = 0
@@ -129,10 +130,17 @@ class Scheduler:
     def may_run_ahead(self) -> bool:
         """Whether to plan the next dispatch while results are unread.
 
-        Not where a request may have to give up its row, nor where another waits for a row that
-        the results may free, unless rows are freed seldom.
+        Not where a request may have to give up its row, nor where what comes next depends on the
+        results, nor where another waits for a row that the results may free, unless rows are
+        freed seldom.
         """
-        return not self.short_of_pages and (not self._waiting or self._turns_are_long)
+        if self.short_of_pages or self._constrained:
+            return False
+        return not self._waiting or self._turns_are_long
+
+    @property
+    def _constrained(self) -> bool:
+        return any(occupant.constraint is not None for occupant in self._running.values())
 
     @property
     def _turns_are_long(self) -> bool:
@@ -229,6 +237,7 @@ class Scheduler:
     def next_decode(self, version: int) -> DecodeDispatch | None:
         """Plan one decode dispatch of a version; None for no row. It must be carried out."""
         steps = self._config.decode_tokens
+        self._constrain(version)
         occupants = [
             occupant
             for occupant in self._of_version(version, self._decoding)
@@ -248,30 +257,41 @@ class Scheduler:
         rows = [(occupant.row, occupant) for occupant in occupants]
         return DecodeDispatch(inputs, rows, version, window)
 
-    def record(
-        self, dispatch: DecodeDispatch, block: SampledBlock
-    ) -> list[tuple[Ticket, Completion]]:
+    def record(self, dispatch: DecodeDispatch, block: SampledBlock) -> list[Finished]:
         """Take in what a decode dispatch sampled; free the rows that ended."""
-        counts = block.was_active.sum(axis=0).tolist()
-        goes_on = block.active.tolist()
-        tokens, logprobs = block.tokens.T.tolist(), block.logprobs.T.tolist()
-        finished = []
+        finished = self._refused
+        self._refused = []
+        columns = block.columns()
         for row, occupant in dispatch.occupants:
             if self._decoding.get(row) is not occupant:
                 continue  # cancelled, or ended by an earlier dispatch
             occupant.ahead -= self._config.decode_tokens
-            count = counts[row]
-            occupant.tokens += tokens[row][:count]
-            occupant.logprobs += logprobs[row][:count]
-            occupant.versions += [dispatch.version] * count
-            sequence = _sequence(occupant)
-            sequence.write(occupant.length - 1, dispatch.version)
-            if not goes_on[row]:
+            occupant.take(columns, row, dispatch.version)
+            ended = self._cut(occupant) or not columns.active[row]
+            _sequence(occupant).write(occupant.length - 1, dispatch.version)
+            if ended:
                 finished.append((occupant.ticket, occupant.complete()))
-                self._completed += 1
-                self._leave_row(occupant)
-                self._memory.keep(occupant.request.key, sequence, occupant.text())
+                self._finish(occupant)
         return finished
+
+    def _cut(self, occupant: Occupant) -> bool:
+        """End the request after the first stop string; false where there is none."""
+        strings = occupant.request.sampling.stop_strings
+        if not strings:
+            return False
+        assert self._decode_text is not None, "the service refuses stop strings without it"
+        count = first_stop(self._decode_text, occupant.tokens, strings)
+        if count is None:
+            return False
+        occupant.cut(count)
+        self._silence(occupant)
+        return True
+
+    def _finish(self, occupant: Occupant) -> None:
+        self._completed += 1
+        sequence = _sequence(occupant)
+        self._leave_row(occupant)
+        self._memory.keep(occupant.request.key, sequence, occupant.text())
 
     # Rows
 
@@ -311,25 +331,46 @@ class Scheduler:
 
     def _start_decoding(self, occupant: Occupant) -> None:
         self._memory.own_page(_sequence(occupant))
-        row, request, rows = occupant.row, occupant.request, self._update.rows
+        row = occupant.row
         self._decoding[row] = self._prefilling.pop(row)
         _write_table(self._tables[row], _numbers(_sequence(occupant)))
+        self._write_row(occupant)
+
+    def _write_row(self, occupant: Occupant) -> None:
+        """Tell the device all numbers of a row."""
+        row, request, rows = occupant.row, occupant.request, self._update.rows
         rows.token[row] = occupant.last_token
         rows.position[row] = occupant.length - 1
         rows.active[row] = True
+        rows.prompt[row] = len(request.tokens)
         rows.limit[row] = occupant.limit
         rows.key[row] = request.key
-        rows.temperature[row] = request.temperature
         rows.stop_ids[row] = NO_STOP
         rows.stop_ids[row, : len(request.stop_ids)] = request.stop_ids
+        rows.single[row] = occupant.constraint is not None
+        write_options(rows.options, row, request.sampling, temperature=request.temperature)
         self._update.changed[row] = True
+
+    def _constrain(self, version: int) -> None:
+        """Ask the constraints for the tokens allowed next; a request whose one fails ends."""
+        for occupant in self._of_version(version, self._decoding):
+            if occupant.constraint is None:
+                continue
+            try:
+                allowed = occupant.ask_constraint()
+            except Exception as error:
+                self._evacuate(occupant)
+                self._refused.append((occupant.ticket, error))
+                continue
+            self._write_row(occupant)
+            write_allowed(self._update.rows.options, occupant.row, allowed)
 
     def _take_update(self) -> RowUpdate:
         """Hand over the rows that changed since the last call."""
         update = self._update
         self._update = RowUpdate(np.zeros_like(update.changed), update.rows)
         # The dispatch may read its arrays later than it is made; these go on being written.
-        return RowUpdate(update.changed, type(update.rows)(*(a.copy() for a in update.rows)))
+        return RowUpdate(update.changed, copied(update.rows))
 
     def _version_of(self, occupant: Occupant) -> int:
         version = occupant.request.version

@@ -21,12 +21,15 @@ from ..types import Completion, FinishReason, SampleRequest, SamplerLoad
 from .config import SamplerConfig
 from .engine import Engine, SamplerStatistics
 from .occupant import Ticket
+from .options import check_fits
 from .programs import Programs
+from .scheduler import Finished
+from .stops import DecodeText
 from .versions import LiveVersions
 
 _ENDED = "the sampler has ended"
 
-Finished = list[tuple[Ticket, Completion]]
+Answer = Completion | Exception
 
 
 @dataclass(eq=False)
@@ -34,7 +37,7 @@ class _Pending:
     """A task that waits for its completion."""
 
     done: trio.Event = field(default_factory=trio.Event)
-    completion: Completion | None = None
+    answer: Answer | None = None
 
 
 class NativeSampler:
@@ -50,16 +53,22 @@ class NativeSampler:
         vocab_size: int,
         *,
         programs: Programs | None = None,
+        decode_text: DecodeText | None = None,
         close_deadline_seconds: float = 10.0,
     ):
         """Args:
         vocab_size: V; token ids are below it.
+        decode_text: turns sampled ids into text; requests with stop strings need it.
         programs: compiled before for equal sizes; None compiles them when they are needed.
         close_deadline_seconds: for the command that runs on the device thread at the end.
         """
         self._config = config
         self._vocab_size = vocab_size
-        self._engine = Engine(config, model, vocab_size, programs=programs)
+        self._sizes = config.option_sizes(vocab_size)
+        self._decode_text = decode_text
+        self._engine = Engine(
+            config, model, vocab_size, programs=programs, decode_text=decode_text
+        )
         self._device = DeviceThread(
             "sampler", background=self._work, close_deadline_seconds=close_deadline_seconds
         )
@@ -96,7 +105,7 @@ class NativeSampler:
 
         Raises:
           ValueError: where the request itself is malformed, or its version is neither the
-            newest nor held; others aren't affected.
+            newest nor held; others aren't affected. So is what its constraint raises.
           trio.ClosedResourceError: where the sampler has ended.
         """
         self._check(request)
@@ -106,12 +115,14 @@ class NativeSampler:
         if self._device.ended:
             raise trio.ClosedResourceError(_ENDED)
         with self._versions.use(request.version):
-            completion = await self._submit(request)
-        if completion is None:
+            answer = await self._submit(request)
+        if answer is None:
             # If the sampler's failure is cancelling this task too, let that come first.
             await trio.lowlevel.checkpoint()
             raise trio.ClosedResourceError(_ENDED)
-        return completion
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def publish(self, params: Any, version: int) -> None:
         """Swap the weights between two dispatches; returns when they are in use.
@@ -159,7 +170,7 @@ class NativeSampler:
         """Say what the sampler has done and is doing."""
         return self._engine.statistics()
 
-    async def _submit(self, request: SampleRequest) -> Completion | None:
+    async def _submit(self, request: SampleRequest) -> Answer | None:
         ticket, pending = next(self._tickets), _Pending()
         self._pending[ticket] = pending
         self._device.post(partial(self._engine.submit, ticket, request))
@@ -168,7 +179,7 @@ class NativeSampler:
         finally:
             if self._pending.pop(ticket, None) is not None:
                 self._device.post(partial(self._engine.cancel, ticket))
-        return pending.completion
+        return pending.answer
 
     def _publish(self, params: Any, version: int) -> None:
         """Swap the weights, on the device thread, and tell trio's side whoever waits for it."""
@@ -188,11 +199,11 @@ class NativeSampler:
             self._trio.run_sync_soon(self._deliver, finished)
         return self._engine.has_work
 
-    def _deliver(self, finished: Finished) -> None:
-        for ticket, completion in finished:
+    def _deliver(self, finished: list[Finished]) -> None:
+        for ticket, answer in finished:
             pending = self._pending.pop(ticket, None)
             if pending is not None:
-                pending.completion = completion
+                pending.answer = answer
                 pending.done.set()
 
     def _check(self, request: SampleRequest) -> None:
@@ -211,6 +222,12 @@ class NativeSampler:
             )
         if request.temperature < 0:
             raise ValueError(f"temperature must be >= 0, got {request.temperature}")
+        check_fits(request.sampling, self._sizes)
+        if request.sampling.stop_strings and self._decode_text is None:
+            raise ValueError(
+                f"stop strings, got {request.sampling.stop_strings}, need a sampler that can turn "
+                "ids into text; give it decode_text"
+            )
         if request.version is not None:
             self._versions.check(request.version)
 
