@@ -70,6 +70,7 @@ def assemble(recipe: Recipe) -> Parts:
         recipe.sampler,
         recipe.model,
         renderer.vocab_size,
+        decode_text=renderer.text,
         close_deadline_seconds=recipe.controller.exit_deadline_seconds,
     )
     return Parts(

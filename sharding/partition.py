@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .rules import Rules, partition_spec
 
@@ -31,6 +31,15 @@ def tree_shardings(axes: Tree, mesh: Mesh, rules: Rules) -> Tree:
         return NamedSharding(mesh, partition_spec(leaf, rules))
 
     return jax.tree.map(sharding, axes, is_leaf=_is_axes)
+
+
+def tree_specs(axes: Tree, rules: Rules) -> Tree:
+    """Turn a tree of logical axes into the same tree of `PartitionSpec`s."""
+
+    def spec(leaf: tuple[str | None, ...]) -> PartitionSpec:
+        return partition_spec(leaf, rules)
+
+    return jax.tree.map(spec, axes, is_leaf=_is_axes)
 
 
 def replicated(tree: Tree, mesh: Mesh) -> Tree:

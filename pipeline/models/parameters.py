@@ -68,6 +68,13 @@ def logical_axes(config: ModelConfig) -> Params:
     return axes
 
 
+def sampler_axes(config: ModelConfig) -> Params:
+    """Give the logical axis names of every weight, in the structure of `unstack`."""
+    axes = logical_axes(config)
+    layer = {name: stacked[1:] for name, stacked in axes["layers"].items()}
+    return axes | {"layers": [layer] * config.num_layers}
+
+
 def unstack(params: Params, dtype: DTypeLike = jnp.float32) -> Params:
     """Turn the learner's parameters into the sampler's: per-layer dicts, cast to `dtype`.
 

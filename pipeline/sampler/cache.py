@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from ..models.config import ModelConfig
-from .config import SamplerConfig
 from .pages import BIN
 
 
@@ -34,9 +33,9 @@ class Cells(NamedTuple):
     offsets: jax.Array
 
 
-def allocate(config: SamplerConfig, model: ModelConfig) -> list[LayerCache]:
+def allocate(model: ModelConfig, *, pages: int, page_tokens: int) -> list[LayerCache]:
     """Make zeroed caches for all layers: masked attention multiplies what is in them by 0."""
-    shape = (model.num_kv_heads, config.num_pages, config.page_tokens, model.head_width)
+    shape = (model.num_kv_heads, pages, page_tokens, model.head_width)
     return [
         LayerCache(jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32))
         for _ in range(model.num_layers)

@@ -99,10 +99,11 @@ class SamplerConfig:
         """So many pages let at least one request at a time come to its end."""
         return self.pages_per_request + 2
 
-    @property
-    def num_pages(self) -> int:
-        """P, the page for idle rows included."""
-        return self.pages or 2 * self.rows * self.pages_per_request + 2
+    def num_pages(self, shards: int = 1) -> int:
+        """P of one of several shards, its page for idle rows included."""
+        if self.pages == AUTO:
+            return 2 * self.rows // shards * self.pages_per_request + 2
+        return self.pages // shards
 
     @property
     def windows(self) -> tuple[int, ...]:

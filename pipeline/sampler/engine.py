@@ -11,11 +11,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from ..models.config import ModelConfig
 from ..types import SampleRequest
 from .config import SamplerConfig
 from .decode import Decoded
+from .layout import num_shards
 from .occupant import SampledBlock, Ticket
 from .programs import Programs, compile_programs
 from .relocate import relocate
@@ -71,6 +73,7 @@ class Engine:
         model: ModelConfig,
         vocab_size: int,
         *,
+        mesh: Mesh | None = None,
         programs: Programs | None = None,
         decode_text: DecodeText | None = None,
     ):
@@ -78,7 +81,10 @@ class Engine:
         self._model = model
         self._vocab_size = vocab_size
         self._programs = programs
-        self._scheduler = Scheduler(config, vocab_size, decode_text=decode_text)
+        self._mesh = mesh
+        self._scheduler = Scheduler(
+            config, vocab_size, shards=num_shards(mesh), decode_text=decode_text
+        )
         self._loaded: _Loaded | None = None
         self._weights: dict[int, Any] = {}  # by version
         self._unread: list[tuple[DecodeDispatch, Decoded]] = []  # dispatched, in order
@@ -113,7 +119,9 @@ class Engine:
     def compile(self) -> Programs:
         """Compile all programs, unless that is done; nothing compiles afterwards."""
         if self._programs is None:
-            self._programs = compile_programs(self._config, self._model, self._vocab_size)
+            self._programs = compile_programs(
+                self._config, self._model, self._vocab_size, mesh=self._mesh
+            )
         return self._programs
 
     def publish(self, params: Any, version: int) -> None:
@@ -134,7 +142,7 @@ class Engine:
             programs = self.compile()
             self._loaded = _Loaded(programs, programs.initial_state())
         self._read()
-        self._weights[version] = params
+        self._weights[version] = self._loaded.programs.place(params)
         self._scheduler.publish(version)
 
     def drop(self, version: int) -> None:

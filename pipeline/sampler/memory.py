@@ -25,10 +25,12 @@ REMEMBERED = 65_536  # evicted trajectories of which it is still known that they
 class Memory:
     """The pages of one shard and what is in them."""
 
-    def __init__(self, pages: int, page_tokens: int):
+    def __init__(self, pages: int, page_tokens: int, *, shard: int = 0):
         """Args:
         pages: P, the bin included.
+        shard: its number, for the moves.
         """
+        self._shard = shard
         self._page_tokens = page_tokens
         self._index = PrefixIndex(page_tokens)
         self._pool = PagePool(pages, forget=self._index.forget)
@@ -66,6 +68,10 @@ class Memory:
         same = np.array_equal(idle.tokens, tokens[: len(idle.tokens)])
         return idle if same else None
 
+    def knows(self, tokens: Int32s, version: int) -> int:
+        """How many pages of a text's start are there, to compare shards."""
+        return len(self._index.find(version, tokens))
+
     def resume(self, key: Key, reserve: int) -> bool:
         """Give an idle sequence its pages for a row; false where memory is short of them."""
         idle = self._idle[key]
@@ -87,7 +93,7 @@ class Memory:
             return False
         copy, sequence.copy = sequence.copy, None
         sequence.pages = [self._take() for _ in range(copy.pages)]
-        self._moves.append(Insert(copy, [page.number for page in sequence.pages]))
+        self._moves.append(Insert(self._shard, copy, [page.number for page in sequence.pages]))
         return True
 
     def begin(
@@ -128,7 +134,7 @@ class Memory:
         index, page = sequence.valid // self._page_tokens, sequence.spare
         source, sequence.pages[index], sequence.spare = sequence.pages[index], page, None
         page.filled = source.filled
-        self._moves.append(Duplicate(source.number, page.number))
+        self._moves.append(Duplicate(self._shard, source.number, page.number))
         self._leave([source])
         self._pool.drop(source)
 
@@ -198,7 +204,7 @@ class Memory:
 
     def _extract(self, sequence: Sequence, pages: list[Page]) -> None:
         sequence.copy = HostCopy(len(pages))
-        self._moves.append(Extract([page.number for page in pages], sequence.copy))
+        self._moves.append(Extract(self._shard, [page.number for page in pages], sequence.copy))
 
     def _discard(self, key: Key) -> None:
         idle = self._idle.pop(key, None)

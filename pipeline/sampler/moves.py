@@ -18,22 +18,25 @@ class HostCopy:
 
 
 class Extract(NamedTuple):
-    """Copy pages to the host, before anybody else writes them."""
+    """Copy pages of a shard to the host, before anybody else writes them."""
 
+    shard: int
     pages: list[int]
     copy: HostCopy
 
 
 class Insert(NamedTuple):
-    """Copy pages back from the host, into others."""
+    """Copy pages back from the host, into others of the same shard."""
 
+    shard: int
     copy: HostCopy
     pages: list[int]
 
 
 class Duplicate(NamedTuple):
-    """Copy one page to another on the device."""
+    """Copy one page of a shard to another on the device."""
 
+    shard: int
     source: int
     target: int
 

@@ -66,6 +66,7 @@ class Occupant:
       rank: its place in the order of service.
       tokens: what was sampled, with `logprobs` and `versions`.
       row: which it has; -1 for none.
+      shard: where its row and pages are.
       sequence: its cached positions, while it has a row or was parked.
       ahead: tokens that dispatches may have sampled whose results weren't read yet.
     """
@@ -78,6 +79,7 @@ class Occupant:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     row: int = -1
+    shard: int = 0
     sequence: Sequence | None = None
     ahead: int = 0
     kept_masses: list[float] = field(default_factory=list)

@@ -8,22 +8,26 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
+from ...sharding.partition import shard
 from ..models.config import ModelConfig
-from ..models.parameters import init, unstack
+from ..models.parameters import Params, init, sampler_axes, unstack
 from ..types import Int32s
 from .config import SamplerConfig
 from .decode import Decoded, decode
+from .layout import Layout, leading, make_layout
 from .prefill import prefill
 from .rows import DecodeInput, PrefillChunk, idle_chunk, idle_decode
 from .state import SamplerState, initial_state
 from .transfer import PageData, duplicate, extract, insert
 
-Decode = Callable[[Any, SamplerState, DecodeInput], tuple[SamplerState, Decoded]]
+Lowered = dict[str, jax.stages.Lowered]
+Decode = Callable[[Params, SamplerState, DecodeInput], tuple[SamplerState, Decoded]]
 
 
 @dataclass(frozen=True)
@@ -31,61 +35,116 @@ class Programs:
     """The compiled programs; each donates the state that it returns.
 
     Attributes:
+      shards: parts of the state along the data axis of the mesh.
       initial_state: makes a state in which every row is idle.
+      place: puts parameters where the programs want them.
       prefill: by window.
       decode: by window.
       duplicate: copies pages to others, as many as there are rows.
-      extract: reads the pages of one request; the state stays.
-      insert: writes the pages of one request.
+      extract: reads the pages of one request per shard; the state stays.
+      insert: writes the pages of one request per shard.
     """
 
+    shards: int
     initial_state: Callable[[], SamplerState]
-    prefill: Mapping[int, Callable[[Any, SamplerState, PrefillChunk], SamplerState]]
+    place: Callable[[Params], Params]
+    prefill: Mapping[int, Callable[[Params, SamplerState, PrefillChunk], SamplerState]]
     decode: Mapping[int, Decode]
     duplicate: Callable[[SamplerState, Int32s, Int32s], SamplerState]
     extract: Callable[[SamplerState, Int32s], PageData]
     insert: Callable[[SamplerState, Int32s, PageData], SamplerState]
 
 
-def compile_programs(config: SamplerConfig, model: ModelConfig, vocab_size: int) -> Programs:
-    """Compile everything, in parallel; takes seconds and may run on any thread."""
-    params = abstract_params(model, vocab_size)
-    make_state = partial(initial_state, config, model, vocab_size)
-    state = jax.eval_shape(make_state)
-    rows = np.zeros(config.rows, np.int32)
-    pages = np.zeros(config.pages_per_request, np.int32)
-    lowered: dict[tuple[str, int], jax.stages.Lowered] = {
-        ("initial_state", 0): jax.jit(make_state).lower(),
-        ("duplicate", 0): jax.jit(duplicate, donate_argnums=0).lower(state, rows, rows),
-        ("extract", 0): jax.jit(extract).lower(state, pages),
-        ("insert", 0): jax.jit(insert, donate_argnums=0).lower(
-            state, pages, jax.eval_shape(extract, state, pages)
-        ),
-    }
-    into_cache = jax.jit(partial(prefill, model=model), donate_argnums=1)
-    sample = jax.jit(
-        partial(
-            decode,
-            steps=config.decode_tokens,
-            top_logprobs=config.max_top_logprobs,
-            model=model,
-        ),
-        donate_argnums=1,
-    )
+def compile_programs(
+    config: SamplerConfig, model: ModelConfig, vocab_size: int, *, mesh: Mesh | None = None
+) -> Programs:
+    """Compile everything, in parallel; takes seconds and may run on any thread.
+
+    Args:
+      mesh: with axes "fsdp", over which rows and pages are cut, and "tensor", over which kv
+        heads are; None for one device.
+
+    Raises:
+      ConfigError: for sizes that the mesh can't cut evenly.
+    """
+    sizes = _Sizes(config, model, vocab_size, make_layout(config, model, vocab_size, mesh))
+    lowered = _lower_moves(sizes)
     for window in config.windows:
-        chunk, inputs = idle_chunk(config, window), idle_decode(config, vocab_size, window)
-        lowered["prefill", window] = into_cache.lower(params, state, chunk)
-        lowered["decode", window] = sample.lower(params, state, inputs)
+        lowered |= _lower_window(sizes, window)
     with ThreadPoolExecutor(thread_name_prefix="compile") as pool:
         compiled = dict(zip(lowered, pool.map(_compile, lowered.values()), strict=True))
     return Programs(
-        initial_state=compiled["initial_state", 0],
-        prefill={window: compiled["prefill", window] for window in config.windows},
-        decode={window: compiled["decode", window] for window in config.windows},
-        duplicate=compiled["duplicate", 0],
-        extract=compiled["extract", 0],
-        insert=compiled["insert", 0],
+        shards=sizes.layout.shards,
+        initial_state=compiled["initial_state"],
+        place=partial(_place, sizes.layout.shardings(sampler_axes(model))),
+        prefill={window: compiled[f"prefill {window}"] for window in config.windows},
+        decode={window: compiled[f"decode {window}"] for window in config.windows},
+        duplicate=compiled["duplicate"],
+        extract=compiled["extract"],
+        insert=compiled["insert"],
     )
+
+
+class _Sizes(NamedTuple):
+    config: SamplerConfig
+    model: ModelConfig
+    vocab_size: int
+    layout: Layout
+
+
+def _lower_moves(sizes: _Sizes) -> Lowered:
+    layout, config = sizes.layout, sizes.config
+    state, axes = _state(sizes)
+    rows = np.zeros(config.rows, np.int32)
+    pages = np.zeros(layout.shards * config.pages_per_request, np.int32)
+    data = jax.eval_shape(extract, state, pages)
+    numbers = ("rows",)
+    contents = PageData(leading(data.caches, "kv_heads", "pages"), leading(data.tokens, "pages"))
+    put = partial(layout.jit, outputs=axes, donate=0)
+    read = layout.jit(extract, inputs=(axes, numbers), outputs=contents)
+    return {
+        "initial_state": jax.jit(_maker(sizes), out_shardings=layout.shardings(axes)).lower(),
+        "duplicate": put(duplicate, inputs=(axes, numbers, numbers)).lower(state, rows, rows),
+        "extract": read.lower(state, pages),
+        "insert": put(insert, inputs=(axes, numbers, contents)).lower(state, pages, data),
+    }
+
+
+def _lower_window(sizes: _Sizes, window: int) -> Lowered:
+    config, model = sizes.config, sizes.model
+    params, weights = abstract_params(model, sizes.vocab_size), sampler_axes(model)
+    state, axes = _state(sizes)
+    chunk, inputs = idle_chunk(config, window), idle_decode(config, sizes.vocab_size, window)
+    into_cache = partial(prefill, model=model)
+    sample = partial(
+        decode, steps=config.decode_tokens, top_logprobs=config.max_top_logprobs, model=model
+    )
+    _, decoded = jax.eval_shape(sample, params, state, inputs)
+    draws, was_active = leading((decoded.draws, decoded.was_active), None, "rows")
+    outputs = (axes, Decoded(draws, was_active, leading(decoded.active, "rows")))
+    put = partial(sizes.layout.jit, donate=1)
+    prefills = put(into_cache, inputs=(weights, axes, leading(chunk, "rows")), outputs=axes)
+    decodes = put(sample, inputs=(weights, axes, leading(inputs, "rows")), outputs=outputs)
+    return {
+        f"prefill {window}": prefills.lower(params, state, chunk),
+        f"decode {window}": decodes.lower(params, state, inputs),
+    }
+
+
+def _maker(sizes: _Sizes) -> Callable[[], SamplerState]:
+    config, model, vocab_size, layout = sizes
+    return partial(initial_state, config, model, vocab_size, shards=layout.shards)
+
+
+def _state(sizes: _Sizes) -> tuple[SamplerState, Any]:
+    """Shapes and dtypes of the state, and the axes of its arrays."""
+    state = jax.eval_shape(_maker(sizes))
+    pages = (leading(state.caches, "kv_heads", "pages"), leading(state.tokens, "pages"))
+    return state, SamplerState(*pages, rows=leading(state.rows, "rows"))
+
+
+def _place(shardings: Any, params: Params) -> Params:
+    return params if shardings is None else shard(params, shardings)
 
 
 def abstract_params(model: ModelConfig, vocab_size: int) -> Any:

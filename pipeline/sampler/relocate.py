@@ -7,10 +7,11 @@ import numpy as np
 
 from ..types import Int32s
 from .config import SamplerConfig
-from .moves import Duplicate, Extract, Insert, Move
+from .moves import Duplicate, Extract, Move
 from .pages import BIN
 from .programs import Programs
 from .state import SamplerState
+from .transfer import PageData
 
 
 def relocate(
@@ -24,11 +25,13 @@ def relocate(
             continue
         state = _duplicate(pairs, state, programs, config)
         pairs = []
+        numbers = _of_shard(move.shard, move.pages, programs.shards, config.pages_per_request)
         if isinstance(move, Extract):
-            numbers = _padded(move.pages, config.pages_per_request)
-            move.copy.data = jax.device_get(programs.extract(state, numbers))
+            every = jax.device_get(programs.extract(state, numbers))
+            move.copy.data = _part(every, move.shard, programs.shards)
         else:
-            state = _insert(move, state, programs, config)
+            data = _for_all(move.copy.data, programs.shards)
+            state = programs.insert(state, numbers, data)
     return _duplicate(pairs, state, programs, config)
 
 
@@ -37,18 +40,36 @@ def _duplicate(
 ) -> SamplerState:
     if not pairs:
         return state
-    sources = _padded([pair.source for pair in pairs], config.rows)
-    targets = _padded([pair.target for pair in pairs], config.rows)
+    shards, count = programs.shards, config.rows // programs.shards
+    sources, targets = np.full((2, config.rows), BIN, np.int32)
+    for shard in range(shards):
+        mine = [pair for pair in pairs if pair.shard == shard]
+        sources += _of_shard(shard, [pair.source for pair in mine], shards, count)
+        targets += _of_shard(shard, [pair.target for pair in mine], shards, count)
     return programs.duplicate(state, sources, targets)
 
 
-def _insert(
-    move: Insert, state: SamplerState, programs: Programs, config: SamplerConfig
-) -> SamplerState:
-    numbers = _padded(move.pages, config.pages_per_request)
-    return programs.insert(state, numbers, move.copy.data)
+def _of_shard(shard: int, numbers: list[int], shards: int, count: int) -> Int32s:
+    """Page numbers for a program of all shards: `count` each, the bin where there are none."""
+    padded = np.full((shards, count), BIN, np.int32)
+    padded[shard, : len(numbers)] = numbers
+    return padded.reshape(-1)
 
 
-def _padded(numbers: list[int], count: int) -> Int32s:
-    """Fill up with the bin, so that every call has the program's shape."""
-    return np.array(numbers + [BIN] * (count - len(numbers)), np.int32)
+def _part(every: PageData, shard: int, shards: int) -> PageData:
+    """The contents that came from one shard."""
+
+    def of_caches(pages: np.ndarray) -> np.ndarray:
+        return np.split(pages, shards, axis=1)[shard].copy()
+
+    caches = jax.tree.map(of_caches, every.caches)
+    return PageData(caches, np.split(every.tokens, shards)[shard].copy())
+
+
+def _for_all(data: PageData, shards: int) -> PageData:
+    """The contents once for each shard; those of the others go to their bins."""
+
+    def of_caches(pages: np.ndarray) -> np.ndarray:
+        return np.concatenate([pages] * shards, axis=1)
+
+    return PageData(jax.tree.map(of_caches, data.caches), np.concatenate([data.tokens] * shards))

@@ -71,19 +71,29 @@ class Scheduler:
     """Rows, pages, their requests, and the requests that wait for them."""
 
     def __init__(
-        self, config: SamplerConfig, vocab_size: int, *, decode_text: DecodeText | None = None
+        self,
+        config: SamplerConfig,
+        vocab_size: int,
+        *,
+        shards: int = 1,
+        decode_text: DecodeText | None = None,
     ):
         """Args:
+        shards: parts of rows, lanes and pages that have nothing in common.
         decode_text: turns sampled ids into text, for stop strings.
         """
         self._config = config
         self._decode_text = decode_text
-        self._memory = Memory(config.num_pages, config.page_tokens)
+        pages = config.num_pages(shards)
+        self._memories = [
+            Memory(pages, config.page_tokens, shard=shard) for shard in range(shards)
+        ]
         self._waiting: dict[Ticket, Occupant] = {}
         self._order: list[tuple[Rank, Ticket]] = []
         self._arrivals = 0
         self._newest = NO_VERSION
-        self._free = list(range(config.rows))
+        count = config.rows // shards
+        self._free = [list(range(shard * count, (shard + 1) * count)) for shard in range(shards)]
         self._running: dict[Ticket, Occupant] = {}
         self._prefilling: dict[int, Occupant] = {}  # in order of assignment
         self._decoding: dict[int, Occupant] = {}
@@ -109,7 +119,8 @@ class Scheduler:
     @property
     def pages_free(self) -> float:
         """Share of the pages that no request with a row holds."""
-        return self._memory.available / self._memory.capacity
+        available = sum(memory.available for memory in self._memories)
+        return available / sum(memory.capacity for memory in self._memories)
 
     @property
     def newest(self) -> int:
@@ -124,7 +135,12 @@ class Scheduler:
     @property
     def short_of_pages(self) -> bool:
         """Whether the next dispatch makes a request give up its row."""
-        return self._growth() > self._memory.available
+        growth = [0] * len(self._memories)
+        for occupant in self._running.values():
+            growth[occupant.shard] += self._growth_of(occupant, _sequence(occupant))
+        return any(
+            pages > memory.available for pages, memory in zip(growth, self._memories, strict=True)
+        )
 
     @property
     def may_run_ahead(self) -> bool:
@@ -163,14 +179,16 @@ class Scheduler:
                 self._evacuate(occupant)
                 self._wait(occupant)
         if again:
-            self._memory.forget_idle()
+            for memory in self._memories:
+                memory.forget_idle()
             for occupant in self._waiting.values():
                 if occupant.request.version is None:
                     occupant.sequence = None  # it was parked
 
     def drop(self, version: int) -> None:
         """Forget what only requests of this version could use; there are no more of them."""
-        self._memory.forget(version)
+        for memory in self._memories:
+            memory.forget(version)
 
     def submit(self, ticket: Ticket, request: SampleRequest) -> None:
         """Let a request wait for a row; its prompt must leave room for a token."""
@@ -199,39 +217,47 @@ class Scheduler:
         """
         for occupant in sorted(self._running.values(), key=_rank):
             self._make_room(occupant)
-        while self._free and self._waiting:
+        elsewhere: list[tuple[Rank, Ticket]] = []
+        while any(self._free) and self._waiting and self._order:
             rank, ticket = heapq.heappop(self._order)
             if ticket not in self._waiting:
                 continue  # cancelled while it waited
             occupant = self._waiting[ticket]
-            if not self._find_pages(occupant):
+            shards = [shard for shard in self._shards_for(occupant) if self._free[shard]]
+            if not shards:  # its pages are where no row is free
+                elsewhere.append((rank, ticket))
+                continue
+            if not any(self._find_pages(occupant, shard) for shard in shards):
                 heapq.heappush(self._order, (rank, ticket))
                 break
             del self._waiting[ticket]
             self._running[ticket] = occupant
-            occupant.row = self._free.pop()
+            occupant.row = self._free[occupant.shard].pop()
             self._prefilling[occupant.row] = occupant
+        for entry in elsewhere:
+            heapq.heappush(self._order, entry)
         if not self._waiting:
             self._order.clear()  # what is left was cancelled
 
     def take_moves(self) -> list[Move]:
         """Hand over what the device must do with pages before the next dispatch."""
-        return self._memory.take_moves()
+        return [move for memory in self._memories for move in memory.take_moves()]
 
     def next_prefill(self, version: int) -> PrefillDispatch | None:
         """Plan one prefill dispatch of a version, longest-waiting rows first; None for no row.
 
         Rows whose prompt is in the cache afterwards are ready to decode.
         """
-        lanes: list[_Lane] = []
+        lanes: list[list[_Lane]] = [[] for _ in self._memories]
         for occupant in self._of_version(version, self._prefilling):
-            self._plan_lanes(occupant, lanes, version)
+            self._plan_lanes(occupant, lanes[occupant.shard], version)
             if self._advance(occupant) == occupant.to_fill:
                 self._start_decoding(occupant)
-        if not lanes:
+        planned = [lane for some in lanes for lane in some]
+        if not planned:
             return None
-        window = self._config.window_for(max(lane.end for lane in lanes))
-        self.prefilled_tokens += sum(lane.end - lane.first for lane in lanes)
+        window = self._config.window_for(max(lane.end for lane in planned))
+        self.prefilled_tokens += sum(lane.end - lane.first for lane in planned)
         return PrefillDispatch(self._chunk(lanes, window), window)
 
     def next_decode(self, version: int) -> DecodeDispatch | None:
@@ -291,7 +317,7 @@ class Scheduler:
         self._completed += 1
         sequence = _sequence(occupant)
         self._leave_row(occupant)
-        self._memory.keep(occupant.request.key, sequence, occupant.text())
+        self._memory_of(occupant).keep(occupant.request.key, sequence, occupant.text())
 
     # Rows
 
@@ -305,7 +331,7 @@ class Scheduler:
         if self._prefilling.pop(row, None) is None:
             del self._decoding[row]
         self._tables[row] = BIN
-        self._free.append(row)
+        self._free[occupant.shard].append(row)
         occupant.row, occupant.ahead = -1, 0
 
     def _silence(self, occupant: Occupant) -> None:
@@ -318,19 +344,19 @@ class Scheduler:
         """Take a request out of its row; what is cached for it is given up."""
         self._silence(occupant)
         self._leave_row(occupant)
-        self._memory.close(_sequence(occupant))
+        self._memory_of(occupant).close(_sequence(occupant))
         occupant.sequence = None
 
     def _park(self, occupant: Occupant) -> None:
         """Take a request out of its row; it goes on later as if nothing had happened."""
         self._silence(occupant)
         self._leave_row(occupant)
-        self._memory.park(_sequence(occupant))
+        self._memory_of(occupant).park(_sequence(occupant))
         self._wait(occupant)
         self.preemptions += 1
 
     def _start_decoding(self, occupant: Occupant) -> None:
-        self._memory.own_page(_sequence(occupant))
+        self._memory_of(occupant).own_page(_sequence(occupant))
         row = occupant.row
         self._decoding[row] = self._prefilling.pop(row)
         _write_table(self._tables[row], _numbers(_sequence(occupant)))
@@ -381,44 +407,58 @@ class Scheduler:
 
     # Pages
 
-    def _find_pages(self, occupant: Occupant) -> bool:
+    def _memory_of(self, occupant: Occupant) -> Memory:
+        return self._memories[occupant.shard]
+
+    def _shards_for(self, occupant: Occupant) -> list[int]:
+        """The only shard where it may go on, or all of them, the best first."""
+        if len(self._memories) == 1:
+            return [0]
+        if occupant.sequence is not None:
+            return [occupant.shard]
+        request, text = occupant.request, occupant.text()
+        version = self._version_of(occupant)
+        order = []
+        for shard, memory in enumerate(self._memories):
+            if memory.continues(request.key, text, request.version):
+                return [shard]
+            order.append((-memory.knows(text[:-1], version), -len(self._free[shard]), shard))
+        return [shard for _, _, shard in sorted(order)]
+
+    def _find_pages(self, occupant: Occupant, shard: int) -> bool:
         """Open or take back the request's sequence, with pages up to the next dispatch's end.
 
         A page for each row stays available, two for each if the request was parked: it would
         be the first to be parked again.
         """
-        request, memory, rows = occupant.request, self._memory, len(self._running)
+        occupant.shard = shard
+        request, memory = occupant.request, self._memories[shard]
+        rows = self._config.rows // len(self._memories) - len(self._free[shard])
         idle = memory.continues(request.key, occupant.text(), request.version)
         if occupant.sequence is not None:  # it was parked
             reserve = 2 * rows + self._growth_of(occupant, occupant.sequence)
             found = memory.bring_back(occupant.sequence, reserve)
         elif idle is not None:
-            occupant.sequence = idle
             found = memory.resume(request.key, rows + self._growth_of(occupant, idle))
+            occupant.sequence = idle if found else None
         else:
             found = self._begin(occupant, rows)
-        if not found:
-            occupant.sequence = occupant.sequence if occupant.is_parked else None
-            return False
-        extended = self._extend(occupant)
-        assert extended, "the pages were counted"
-        return True
+        if found:
+            extended = self._extend(occupant)
+            assert extended, "the pages were counted"
+        return found
 
     def _begin(self, occupant: Occupant, rows: int) -> bool:
         """Open a sequence that prefill fills from the first token on, or from a known prefix."""
-        version, pinned = self._version_of(occupant), occupant.request.version is not None
+        memory, pinned = self._memory_of(occupant), occupant.request.version is not None
         pages = -(-occupant.to_fill // self._config.page_tokens)
         reserve = rows + self._pages_after(occupant) - pages
-        text = occupant.text()[:-1]
-        occupant.sequence = self._memory.begin(text, version, pinned=pinned, reserve=reserve)
-        found = occupant.sequence is not None
-        self.preemptions += found and self._memory.lost(occupant.request.key)
-        return found
-
-    def _growth(self) -> int:
-        """Pages that the next dispatch needs beyond those that the rows have."""
-        running = self._running.values()
-        return sum(self._growth_of(occupant, _sequence(occupant)) for occupant in running)
+        text, version = occupant.text()[:-1], self._version_of(occupant)
+        occupant.sequence = memory.begin(text, version, pinned=pinned, reserve=reserve)
+        if occupant.sequence is None:
+            return False
+        self.preemptions += memory.lost(occupant.request.key)
+        return True
 
     def _growth_of(self, occupant: Occupant, sequence: Sequence) -> int:
         return max(0, self._pages_after(occupant) - sequence.num_pages)
@@ -431,13 +471,14 @@ class Scheduler:
     def _make_room(self, occupant: Occupant) -> None:
         """Set pages aside for the next dispatch; the youngest give theirs up for it."""
         while occupant.row >= 0 and not self._extend(occupant):
-            self._park(max(self._running.values(), key=_rank))
+            neighbours = (one for one in self._running.values() if one.shard == occupant.shard)
+            self._park(max(neighbours, key=_rank))
 
     def _extend(self, occupant: Occupant) -> bool:
         sequence = _sequence(occupant)
         count = len(sequence.pages)
         positions = occupant.positions_after(self._config.decode_tokens)
-        if not self._memory.extend(sequence, positions):
+        if not self._memory_of(occupant).extend(sequence, positions):
             return False
         if len(sequence.pages) > count and occupant.row in self._decoding:
             _write_table(self._tables[occupant.row], _numbers(sequence))
@@ -454,7 +495,7 @@ class Scheduler:
     def _plan_lanes(self, occupant: Occupant, lanes: list[_Lane], version: int) -> None:
         """Plan as many lanes as there are left and the text needs."""
         size, sequence = self._config.prefill_tokens, _sequence(occupant)
-        while len(lanes) < self._config.prefill_lanes:
+        while len(lanes) < self._config.prefill_lanes // len(self._memories):
             first = self._advance(occupant)
             end = min((first // size + 1) * size, occupant.to_fill)
             if first >= end:
@@ -463,13 +504,16 @@ class Scheduler:
             lanes.append(_Lane(first, end, occupant.text()[first:end], _numbers(sequence)))
             sequence.mark(end, version, self._config.page_tokens)
 
-    def _chunk(self, lanes: list[_Lane], window: int) -> PrefillChunk:
+    def _chunk(self, lanes: list[list[_Lane]], window: int) -> PrefillChunk:
         chunk, size = idle_chunk(self._config, window), self._config.prefill_tokens
-        for index, lane in enumerate(lanes):
-            start = lane.first - lane.first % size
-            chunk.tokens[index, lane.first - start : lane.end - start] = lane.tokens
-            chunk.starts[index], chunk.first[index], chunk.end[index] = start, lane.first, lane.end
-            _write_table(chunk.tables[index], lane.pages)
+        for shard, some in enumerate(lanes):
+            first_lane = shard * (self._config.prefill_lanes // len(lanes))
+            for index, lane in enumerate(some, first_lane):
+                start = lane.first - lane.first % size
+                chunk.tokens[index, lane.first - start : lane.end - start] = lane.tokens
+                chunk.starts[index] = start
+                chunk.first[index], chunk.end[index] = lane.first, lane.end
+                _write_table(chunk.tables[index], lane.pages)
         return chunk
 
 

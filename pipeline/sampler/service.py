@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import trio
+from jax.sharding import Mesh
 
 from ..device_thread import DeviceThread
 from ..models.config import ModelConfig
@@ -52,14 +53,17 @@ class NativeSampler:
         model: ModelConfig,
         vocab_size: int,
         *,
+        mesh: Mesh | None = None,
         programs: Programs | None = None,
         decode_text: DecodeText | None = None,
         close_deadline_seconds: float = 10.0,
     ):
         """Args:
         vocab_size: V; token ids are below it.
+        mesh: devices with axes "fsdp", over which rows and pages are cut, and "tensor", over
+          which kv heads are; None for one device.
         decode_text: turns sampled ids into text; requests with stop strings need it.
-        programs: compiled before for equal sizes; None compiles them when they are needed.
+        programs: compiled before for equal sizes and mesh; None compiles them when needed.
         close_deadline_seconds: for the command that runs on the device thread at the end.
         """
         self._config = config
@@ -67,7 +71,7 @@ class NativeSampler:
         self._sizes = config.option_sizes(vocab_size)
         self._decode_text = decode_text
         self._engine = Engine(
-            config, model, vocab_size, programs=programs, decode_text=decode_text
+            config, model, vocab_size, mesh=mesh, programs=programs, decode_text=decode_text
         )
         self._device = DeviceThread(
             "sampler", background=self._work, close_deadline_seconds=close_deadline_seconds

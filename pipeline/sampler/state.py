@@ -23,11 +23,14 @@ class SamplerState:
     rows: Rows
 
 
-def initial_state(config: SamplerConfig, model: ModelConfig, vocab_size: int) -> SamplerState:
-    """Make a state in which every row is idle."""
+def initial_state(
+    config: SamplerConfig, model: ModelConfig, vocab_size: int, *, shards: int = 1
+) -> SamplerState:
+    """Make a state of all shards in which every row is idle."""
     rows = jax.tree.map(jnp.asarray, idle_rows(config, vocab_size))
-    tokens = jnp.zeros((config.num_pages, config.page_tokens), jnp.int32)
-    return SamplerState(caches=allocate(config, model), tokens=tokens, rows=rows)
+    pages, size = shards * config.num_pages(shards), config.page_tokens
+    caches = allocate(model, pages=pages, page_tokens=size)
+    return SamplerState(caches=caches, tokens=jnp.zeros((pages, size), jnp.int32), rows=rows)
 
 
 def apply_update(rows: Rows, update: RowUpdate) -> Rows:

@@ -1,7 +1,7 @@
 """Whole pages on the device: copied to others, to the host, and back."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -13,7 +13,7 @@ class PageData(NamedTuple):
     """The contents of n pages: [K, n, page, h] per layer, and i32[n, page]."""
 
     caches: list[LayerCache]
-    tokens: jax.Array
+    tokens: Any  # of the device or of the host
 
 
 def extract(state: SamplerState, pages: jax.Array) -> PageData:

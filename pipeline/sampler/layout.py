@@ -1,0 +1,114 @@
+"""How the sampler's arrays lie on a mesh, and programs that run there.
+
+Rows, lanes and pages are cut over the data axis, and each part is on its own: the pages of a
+row lie where the row does, and page numbers count from 0 in every part. So a program is one
+function mapped over the parts, which never talk to each other. Heads, hidden units and the
+vocabulary are cut over the tensor axis by the compiler.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from ...sharding.mesh import FSDP, TENSOR
+from ...sharding.partition import tree_shardings, tree_specs
+from ...sharding.rules import SAMPLER_RULES, Rules
+from ..errors import check
+from ..models.config import ModelConfig
+from .config import SamplerConfig
+
+Axes = Any  # a tree of tuples of logical axis names
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A mesh, and which logical axis is cut over which of its axes; None for one device."""
+
+    mesh: Mesh | None = None
+    rules: Rules = field(default_factory=lambda: SAMPLER_RULES)
+
+    @property
+    def shards(self) -> int:
+        """Parts along the data axis."""
+        return num_shards(self.mesh)
+
+    def shardings(self, axes: Axes) -> Any:
+        """Turn axes into shardings; None on one device."""
+        return None if self.mesh is None else tree_shardings(axes, self.mesh, self.rules)
+
+    def jit(
+        self,
+        function: Callable[..., Any],
+        *,
+        inputs: tuple[Axes, ...],
+        outputs: Axes,
+        donate: int | None = None,
+    ) -> Any:
+        """Jit a function of one shard for all shards.
+
+        Args:
+          inputs: the axes of each operand.
+          donate: the operand that is donated.
+        """
+        donated = () if donate is None else (donate,)
+        if self.mesh is None:
+            return jax.jit(function, donate_argnums=donated)
+        # Inside a shard only the compiler cuts, along the other axis of the mesh.
+        by_shard = {name: FSDP if axes == FSDP else None for name, axes in self.rules.items()}
+        mapped = jax.shard_map(
+            function,
+            mesh=self.mesh,
+            in_specs=tree_specs(inputs, by_shard),
+            out_specs=tree_specs(outputs, by_shard),
+            axis_names={FSDP},
+            check_vma=False,
+        )
+        return jax.jit(
+            mapped,
+            in_shardings=self.shardings(inputs),
+            out_shardings=self.shardings(outputs),
+            donate_argnums=donated,
+        )
+
+
+def make_layout(
+    config: SamplerConfig, model: ModelConfig, vocab_size: int, mesh: Mesh | None
+) -> Layout:
+    """Lay the sampler out on a mesh with axes "fsdp" and "tensor".
+
+    A vocabulary that the tensor axis can't cut evenly is whole on every device.
+
+    Raises:
+      ConfigError: for other sizes that the mesh can't cut evenly.
+    """
+    if mesh is None:
+        return Layout()
+    sizes = {
+        "sampler.rows": (config.rows, FSDP),
+        "sampler.prefill_lanes": (config.prefill_lanes, FSDP),
+        "model.num_kv_heads": (model.num_kv_heads, TENSOR),
+        "model.ffn_width": (model.ffn_width, TENSOR),
+    }
+    for name, (size, axis) in sizes.items():
+        parts = mesh.shape[axis]
+        fits = f"a multiple of {parts}, the devices along the mesh's axis {axis!r}"
+        check(size % parts == 0, name, size, fits)
+    whole = vocab_size % mesh.shape[TENSOR] != 0
+    return Layout(mesh, {**SAMPLER_RULES, "vocab": None} if whole else SAMPLER_RULES)
+
+
+def num_shards(mesh: Mesh | None) -> int:
+    """Parts along the data axis of a mesh."""
+    return 1 if mesh is None else mesh.shape[FSDP]
+
+
+def leading(tree: Any, *names: str | None) -> Axes:
+    """Give the first dimensions of every array of a tree these names, and the others none."""
+
+    def axes(leaf: Any) -> Axes:
+        return names + (None,) * (leaf.ndim - len(names))
+
+    return jax.tree.map(axes, tree)
