@@ -13,7 +13,7 @@ from headrace.pipeline.sampler.truncate import HEAD, cuts, left
 from headrace.pipeline.sampling import PLAIN, Sampling
 from tests.sampler.draws import Row, left_of, options_for, random_cuts, random_logits
 
-VOCABS = [1, 5, HEAD, 700]
+VOCABS = [5, HEAD, 700]
 ROWS = 8
 NEAR = 1e-5  # nearer than this, float32 sums may decide otherwise
 
@@ -39,7 +39,7 @@ def check_rows(rows: list[Row]) -> int:
     return clear
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(st.sampled_from(VOCABS), st.integers(0, 2**31))
 def test_the_tokens_left_are_the_oracles(vocab: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
