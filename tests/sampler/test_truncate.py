@@ -74,6 +74,16 @@ def test_flat_distributions_are_cut_exactly_where_the_head_is_too_short(
     assert check_rows(rows) >= 6
 
 
+def test_a_share_is_of_the_top_k_even_where_min_p_ends_within_the_head() -> None:
+    rng = np.random.default_rng(1)
+    likely = rng.permutation(700) < 100
+    logits = np.where(likely, 0, np.log(0.85)).astype(np.float32)
+    # Of 400 tokens the mass is 355, of all of them 610: the share is 71 tokens, not 100 or more.
+    row = Row(logits, Sampling(top_k=400, top_p=0.199, min_p=0.9))
+    assert len(left_of(logits.astype(np.float64), row.sampling).ids) == 71
+    assert check_rows([row] * ROWS) == ROWS
+
+
 def test_equals_are_taken_by_lower_id() -> None:
     logits = np.array([1, 0, 1, -0.0, 0, 1, 1, 0], np.float32)
     wanted = {1: {0}, 2: {0, 2}, 4: {0, 2, 5, 6}, 5: {0, 1, 2, 5, 6}, 6: {0, 1, 2, 3, 5, 6}}
