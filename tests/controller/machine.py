@@ -46,10 +46,7 @@ class ControllerMachine(RuleBasedStateMachine):
     def calls_return(self, rounds, seconds, name, manner):
         """All that aren't held, in rounds that take so long; the next of a name is special."""
         self.calls.planned[name] = manner
-        for _ in range(rounds):
-            self.calls.answer_all()
-            self.guest.pass_time(seconds)
-            self.is_not_stuck()
+        self.go_on(rounds, seconds)
 
     @precondition(lambda self: self.calls.waiting)
     @rule(pick=PICK)
@@ -58,9 +55,11 @@ class ControllerMachine(RuleBasedStateMachine):
         self.guest.settle()
 
     @precondition(lambda self: self.calls.waiting)
-    @rule(pick=PICK)
-    def one_call_takes_longer(self, pick):
+    @rule(pick=PICK, rounds=ROUNDS)
+    def one_call_takes_longer(self, pick, rounds):
+        """So long that what depends on it may become too old."""
         self.calls.hold(self.pick(pick))
+        self.go_on(rounds, 0.01)
 
     @rule(name=st.sampled_from(sorted(FATAL)), often=PICK)
     def the_next_update_or_publish_fails(self, name, often):
@@ -74,9 +73,10 @@ class ControllerMachine(RuleBasedStateMachine):
             self.pick(pick).answer()
             self.guest.pass_time_to_deadline()
 
+    @precondition(lambda self: self.run.updates)
     @rule(often=PICK)
     def the_run_is_cancelled(self, often):
-        if often < 5:
+        if often < 3:
             self.cancelled = True
             self.guest.cancel()
 
@@ -100,6 +100,12 @@ class ControllerMachine(RuleBasedStateMachine):
             self.calls.answer_all(held=True)
             self.guest.settle()
         self.check_the_end()
+
+    def go_on(self, rounds, seconds):
+        for _ in range(rounds):
+            self.calls.answer_all()
+            self.guest.pass_time(seconds)
+            self.is_not_stuck()
 
     def pick(self, number):
         return self.calls.waiting[number % len(self.calls.waiting)]

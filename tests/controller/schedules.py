@@ -123,7 +123,7 @@ def schedules(draw, deterministic):
         max_reissues=draw(st.integers(0, 2), label="max_reissues"),
         equal_rewards="keep" if deterministic else draw(st.sampled_from(["keep", "drop"])),
         deterministic=deterministic,
-        over_age=draw(st.sampled_from(["drop", "mask"])),
+        over_age=draw(st.sampled_from(["drop", "drop", "mask"])),
     )
 
 
