@@ -2,7 +2,8 @@
 
 A driver prints a line `RESULT {json}`. Whatever is in it goes into the report. If it has
 `results` by model and batch, `{"m4/b32": {"call_cpu_s_min": 1.05}}`, then our tokens per
-CPU-second are also given as a multiple of the driver's.
+CPU-second are also given as a multiple of the driver's; so is our cost of a trajectory, if it
+has `gen_cpu_s_per_traj`, CPU-seconds of generation.
 """
 
 import json
@@ -62,3 +63,9 @@ def times_peers(
         if calls:
             ratios[case] = rate * min(calls) / (int(rows) * new_tokens)
     return ratios
+
+
+def times_peers_trajectory(cpu_seconds: float, peers: list[dict[str, Any]]) -> dict[str, float]:
+    """Divide the least CPU time that a peer generates a trajectory in by ours, if one says it."""
+    costs = [peer["gen_cpu_s_per_traj"] for peer in peers if "gen_cpu_s_per_traj" in peer]
+    return {"agentic_small": min(costs) / cpu_seconds} if costs else {}

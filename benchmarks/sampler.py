@@ -21,7 +21,8 @@ give the command of its driver; it may be in an environment of its own:
 It must print a line `RESULT {json}`, which is put under `peers`. In each pass our cases are
 measured first, then each peer, so they alternate; the best of all passes counts. If a result
 has `results` with entries such as `"m4/b32": {"call_cpu_s_min": SECONDS}`, of calls that
-sample 64 tokens in each of 32 rows, `times_peers` has our tokens per CPU-second as a multiple.
+sample 64 tokens in each of 32 rows, `times_peers` has our tokens per CPU-second as a multiple;
+and for `"gen_cpu_s_per_traj": SECONDS` how many of our trajectories cost what one of theirs does.
 """
 
 import argparse
@@ -39,7 +40,7 @@ import sampler_agentic
 import sampler_plain
 import sampler_random
 from headrace.pipeline.sampler.config import SamplerConfig
-from peers import run_peer, times_peers
+from peers import run_peer, times_peers, times_peers_trajectory
 from serving import Build, build
 from workload import MODELS, VOCAB_SIZE, Agentic, Plain
 
@@ -78,9 +79,7 @@ def main() -> None:
     report = plain | measure_agentic(options, sizes) | measure_random(options, sizes)
     report |= summarize(plain, report)
     if peers:
-        ours = {case: numbers["tokens_per_cpu_second"] for case, numbers in plain.items()}
-        times = times_peers(ours, peers, new_tokens=Plain().new_tokens)
-        report |= {"peers": peers, "times_peers": times}
+        report |= {"peers": peers, "times_peers": compare(plain, report, peers)}
     report["versions"] = {"python": platform.python_version(), "jax": jax.__version__}
     print(json.dumps(report, indent=2))
     if options.json is not None:
@@ -155,6 +154,16 @@ def summarize(plain: Report, cases: Report) -> Report:
         agentic = cases["agentic_small"]
         summary |= {key: agentic[key] for key in ("prefill_tokens", "conversation_tokens")}
     return summary
+
+
+def compare(plain: Report, cases: Report, peers: list[Report]) -> dict[str, float]:
+    """Give our rates as multiples of the best peer's."""
+    ours = {case: numbers["tokens_per_cpu_second"] for case, numbers in plain.items()}
+    times = times_peers(ours, peers, new_tokens=Plain().new_tokens)
+    if "agentic_small" in cases:
+        cost = cases["agentic_small"]["cpu_seconds_per_trajectory"]
+        times |= times_peers_trajectory(cost, peers)
+    return times
 
 
 def progress(text: str) -> None:

@@ -15,6 +15,7 @@ from .pipeline.errors import ConfigError as ConfigError
 from .pipeline.errors import HeadraceError as HeadraceError
 from .pipeline.errors import PipelineStalled as PipelineStalled
 from .pipeline.errors import StageFailed as StageFailed
+from .pipeline.sampling import Sampling as Sampling
 from .pipeline.types import Completion as Completion
 from .pipeline.types import EpisodeFailure as EpisodeFailure
 from .pipeline.types import FailureKind as FailureKind
@@ -22,6 +23,7 @@ from .pipeline.types import FinishReason as FinishReason
 from .pipeline.types import Sampler as Sampler
 from .pipeline.types import SampleRequest as SampleRequest
 from .pipeline.types import StopReason as StopReason
+from .pipeline.types import TopLogprobs as TopLogprobs
 from .pipeline.types import TrainBatch as TrainBatch
 from .pipeline.types import Trajectory as Trajectory
 from .pipeline.types import TrajectoryGroup as TrajectoryGroup
@@ -40,11 +42,13 @@ __all__ = [
     "PipelineStalled",
     "SampleRequest",
     "Sampler",
+    "Sampling",
     "StageFailed",
     "StepResult",
     "StopReason",
     "Task",
     "ToolCall",
+    "TopLogprobs",
     "TrainBatch",
     "Trajectory",
     "TrajectoryGroup",

@@ -83,6 +83,14 @@ def test_only_what_the_peers_measured_too_is_compared_and_their_best_counts():
     assert times == {"m4/8": 8.0 / (8 * 2 / 2.0)}
 
 
+def test_trajectories_are_compared_with_the_peers_that_measured_them():
+    times = load("peers").times_peers_trajectory
+    assert times(0.5, [{}, {"gen_cpu_s_per_traj": 4.0}, {"gen_cpu_s_per_traj": 3.0}]) == {
+        "agentic_small": 6.0
+    }
+    assert times(0.5, [{}]) == {}
+
+
 @pytest.mark.parametrize(
     ("name", "parameters"), [("smoke", 25e3), ("m05", 460e3), ("m4", 4.07e6), ("m30", 31.7e6)]
 )

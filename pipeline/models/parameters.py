@@ -2,7 +2,8 @@
 
 The learner's parameters keep the layers stacked, [L, …], so that one compiled layer is
 scanned. The sampler's are a list of per-layer dicts: slices of a stack cost a copy each
-in a decode step.
+in a decode step. Their matrices are turned round, [outputs, inputs]: `decoder.FEATURES_FIRST`
+says why.
 """
 
 import itertools
@@ -17,6 +18,17 @@ from jax.typing import DTypeLike
 from .config import ModelConfig
 
 Params = dict[str, Any]
+
+# How the sampler's matrices are turned round, outputs first.
+OUTPUTS_FIRST = {
+    "query": (1, 2, 0),
+    "key": (1, 2, 0),
+    "value": (1, 2, 0),
+    "output": (2, 0, 1),
+    "gate": (1, 0),
+    "up": (1, 0),
+    "down": (1, 0),
+}
 
 
 @dataclass(frozen=True)
@@ -78,15 +90,21 @@ def sampler_axes(config: ModelConfig) -> Params:
 def unstack(params: Params, dtype: DTypeLike = jnp.float32) -> Params:
     """Turn the learner's parameters into the sampler's: per-layer dicts, cast to `dtype`.
 
-    Every leaf is a copy, also under `jit`, so the learner may donate its own afterwards.
+    Matrices of the layers get their outputs first: query [H, h, D], output [D, H, h],
+    gate [F, D], down [D, F] and so on. Every leaf is a copy, also under `jit`, so the learner
+    may donate its own afterwards.
     """
     num_layers = len(params["layers"]["query"])
     copied: Params = jax.tree.map(lambda weight: jnp.array(weight, dtype, copy=True), params)
     layers = [
-        {name: stack[index] for name, stack in copied["layers"].items()}
+        {name: _outputs_first(name, stack[index]) for name, stack in copied["layers"].items()}
         for index in range(num_layers)
     ]
     return copied | {"layers": layers}
+
+
+def _outputs_first(name: str, weight: jax.Array) -> jax.Array:
+    return weight.transpose(OUTPUTS_FIRST[name]) if name in OUTPUTS_FIRST else weight
 
 
 def _attention_weights(config: ModelConfig) -> dict[str, Weight]:

@@ -22,13 +22,13 @@ is what is left of the others, so a sum other than 1 would be a mistake:
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
 from ..groups.policy_version import lag
-from ..types import Trajectory, TrajectoryGroup
+from ..types import Trajectory, TrajectoryGroup, Turn
 from .environment import announced_serial
 from .episodes import EpisodeBook
 from .speeds import SamplerCosts, Work, work_of
@@ -171,7 +171,7 @@ class LearnerWatch:
 
 @dataclass
 class UseWatch:
-    """What was trained on: lags, and the least time that the same work needs.
+    """What was trained on: lags, and, after `add_up`, the least time that the same work needs.
 
     Attributes:
       most_lag: tokens of a larger lag were left out of the loss.
@@ -190,6 +190,7 @@ class UseWatch:
     work: Work = field(default_factory=Work)
     alone_seconds: float = 0.0
     longest_seconds: float = 0.0
+    _episodes: list[tuple[tuple[Turn, ...], float]] = field(default_factory=list)
 
     def note(self, group: TrajectoryGroup, batch: int) -> dict[int, float]:
         """Count a group of a batch; return its episodes' masked shares by serial number."""
@@ -199,12 +200,18 @@ class UseWatch:
         for trajectory in group.trajectories:
             share = masked_share(trajectory, batch - self.most_lag)
             masked[announced_serial(trajectory.tokens)] = share
-            self._add(trajectory, 1 - share)
+            self._episodes.append((trajectory.turns, 1 - share))
         return masked
 
-    def _add(self, trajectory: Trajectory, share: float) -> None:
-        work = work_of((turn.start, turn.end) for turn in trajectory.turns)
-        env_seconds = sum(turn.env_seconds for turn in trajectory.turns)
+    def add_up(self) -> None:
+        """Compute the work and the seconds: after the run, so as not to count as its host time."""
+        for turns, share in self._episodes:
+            self._add(turns, share)
+        self._episodes.clear()
+
+    def _add(self, turns: Sequence[Turn], share: float) -> None:
+        work = work_of((turn.start, turn.end) for turn in turns)
+        env_seconds = sum(turn.env_seconds for turn in turns)
         alone = env_seconds + self.costs.seconds(work)
         self.work = self.work.plus(work, share=share)
         self.alone_seconds += alone * share

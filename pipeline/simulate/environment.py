@@ -14,10 +14,8 @@ from types import TracebackType
 
 from ...envs.base import StepResult, Task
 from ...envs.messages import Message
-from ..rollout.config import RolloutConfig
 from ..types import Int32s, SampleRequest
 from .episodes import Episode, EpisodeBook
-from .speeds import SamplerCosts, work_of
 from .timers import Timers
 from .workload import Course, Workload
 
@@ -34,8 +32,6 @@ class World:
     workload: Workload
     timers: Timers
     book: EpisodeBook
-    rollout: RolloutConfig
-    costs: SamplerCosts
 
 
 def with_room(course: Course) -> Course:
@@ -47,33 +43,6 @@ def with_room(course: Course) -> Course:
         prompt_tokens=max(_SHORTEST_PROMPT, course.prompt_tokens),
         observed_tokens=[max(1, tokens) for tokens in course.observed_tokens],
     )
-
-
-def seconds_alone(course: Course, rollout: RolloutConfig, costs: SamplerCosts) -> float:
-    """Return how long an episode takes that is alone and runs to its end.
-
-    Its end is that of its course, or where the first limit of the rollout cuts it short.
-
-    Example:
-      >>> course = Course(10, [4, 4, 4], [1, 1, 1], [1.0, 1.0, 1.0])
-      >>> costs = SamplerCosts(dispatch_seconds=0.5)
-      >>> seconds_alone(course, RolloutConfig(), costs)
-      9.0
-      >>> seconds_alone(course, RolloutConfig(max_tokens=18), costs)  # 7 tokens, one answer
-      4.5
-    """
-    turns, env_seconds, start = [], 0.0, course.prompt_tokens
-    for turn in range(min(len(course.sampled_tokens), rollout.max_turns)):
-        wanted = start + course.sampled_tokens[turn]
-        end = min(wanted, start + rollout.max_turn_tokens, rollout.max_tokens)
-        turns.append((start, end))
-        if end < wanted:
-            break
-        env_seconds += course.latency_seconds[turn]
-        start = end + course.observed_tokens[turn]
-        if start >= rollout.max_tokens:
-            break
-    return env_seconds + costs.seconds(work_of(turns))
 
 
 class SimulatedEnv:
@@ -101,7 +70,7 @@ class SimulatedEnv:
         """Plan the whole episode; say how long the prompt and the first turn are."""
         world, self._seed = self._world, seed
         course = self._course = with_room(world.workload.script.course(task, seed))
-        self._episode.planned_seconds = seconds_alone(course, world.rollout, world.costs)
+        self._episode.course = course
         head = f"{self._episode.serial} {course.prompt_tokens}"
         return (Message("user", f"{head} {course.sampled_tokens[0]}"),)
 

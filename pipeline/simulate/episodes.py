@@ -11,6 +11,10 @@ import enum
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from ..rollout.config import RolloutConfig
+from .speeds import SamplerCosts, work_of
+from .workload import Course
+
 
 class Fate(enum.Enum):
     """What became of an episode's work."""
@@ -30,7 +34,8 @@ class Episode:
       began: virtual seconds.
       group: the admission index of its group, known from its first turn on; negative for an
         episode of an evaluation.
-      planned_seconds: how long it would take, alone and to its end.
+      course: what it does, once that is known.
+      planned_seconds: how long it would take, alone and to its end; known after the run.
       slot_seconds: how long it held a generation slot, so far; a row may be given back after
         the episode's end.
       masked_share: of its sampled tokens, those that grew too old for the loss, 0..1.
@@ -40,11 +45,39 @@ class Episode:
     serial: int
     began: float
     group: int = 0
+    course: Course | None = None
     planned_seconds: float = 0.0
     slot_seconds: float = 0.0
     masked_share: float = 0.0
     waiting: bool = False
     fate: Fate | None = None
+
+
+def seconds_alone(course: Course, rollout: RolloutConfig, costs: SamplerCosts) -> float:
+    """Return how long an episode takes that is alone and runs to its end.
+
+    Its end is that of its course, or where the first limit of the rollout cuts it short.
+
+    Example:
+      >>> course = Course(10, [4, 4, 4], [1, 1, 1], [1.0, 1.0, 1.0])
+      >>> costs = SamplerCosts(dispatch_seconds=0.5)
+      >>> seconds_alone(course, RolloutConfig(), costs)
+      9.0
+      >>> seconds_alone(course, RolloutConfig(max_tokens=18), costs)  # 7 tokens, one answer
+      4.5
+    """
+    turns, env_seconds, start = [], 0.0, course.prompt_tokens
+    for turn in range(min(len(course.sampled_tokens), rollout.max_turns)):
+        wanted = start + course.sampled_tokens[turn]
+        end = min(wanted, start + rollout.max_turn_tokens, rollout.max_tokens)
+        turns.append((start, end))
+        if end < wanted:
+            break
+        env_seconds += course.latency_seconds[turn]
+        start = end + course.observed_tokens[turn]
+        if start >= rollout.max_tokens:
+            break
+    return env_seconds + costs.seconds(work_of(turns))
 
 
 def slot_seconds(episodes: Iterable[Episode]) -> dict[Fate, float]:
@@ -155,6 +188,12 @@ class EpisodeBook:
             for episode in episodes:
                 self._decide(episode, Fate.UNFINISHED if might else Fate.DROPPED)
         self._ended.clear()
+
+    def plan(self, rollout: RolloutConfig, costs: SamplerCosts) -> None:
+        """Compute how long the decided episodes would have taken alone."""
+        for episode in self.decided:
+            if episode.course is not None:
+                episode.planned_seconds = seconds_alone(episode.course, rollout, costs)
 
     def _decide(self, episode: Episode, fate: Fate) -> None:
         episode.fate = fate

@@ -69,7 +69,7 @@ class Report:
         would have taken in full.
       episodes: started, tries of failed ones included.
       turns: asked of the policy.
-      host_microseconds_per_turn: processor time of this simulation.
+      host_microseconds_per_turn: processor time of the run itself, the report left out.
     """
 
     scenario: str

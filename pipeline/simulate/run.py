@@ -51,14 +51,15 @@ def simulate(simulation: Simulation) -> Report:
       StageFailed: in an exception group, where the run fails as a real one would.
     """
 
-    async def main(timers: Timers) -> Measured:
+    async def main(timers: Timers) -> _Run:
         run = _Run(simulation, timers)
         await run.go()
-        return run.measured()
+        return run
 
     began = time.process_time()
-    measured = run_virtually(main, seed=simulation.seed)
-    return make_report(simulation, measured, host_seconds=time.process_time() - began)
+    run = run_virtually(main, seed=simulation.seed)
+    host_seconds = time.process_time() - began
+    return make_report(simulation, run.measured(), host_seconds=host_seconds)
 
 
 class _Run:
@@ -109,7 +110,9 @@ class _Run:
         self._book.end(outstanding, first_later=before.admitted)
 
     def measured(self) -> Measured:
-        """Return what was measured."""
+        """Return what was measured; to be called once, after the run."""
+        self._used.add_up()
+        self._book.plan(self._simulation.rollout, self._simulation.sampler)
         seconds, book, engine = self._now(), self._book, self._sampler.engine
         in_rows = self._simulation.sampler.rows is not None
         generation = GenerationSeconds(
@@ -143,13 +146,7 @@ class _Run:
 
     def _stages(self) -> Stages:
         simulation = self._simulation
-        world = World(
-            simulation.workload,
-            self._timers,
-            self._book,
-            rollout=simulation.rollout,
-            costs=simulation.sampler,
-        )
+        world = World(simulation.workload, self._timers, self._book)
         make_env = partial(SimulatedEnv, world)
         self._rollout = Rollout(make_env, CountingRenderer(), self._sample, simulation.rollout)
         return Stages(

@@ -48,6 +48,7 @@ class Run:
         self.books = Books()
         self.reward = lambda task, seed: float(seed % 2)
         self.updates = []
+        self.packed = []  # groups in each batch that was formed
         self.policy = policy or FakePolicy()
         self.hook = hook
         self.replies = replies
@@ -71,6 +72,7 @@ class Run:
         return FakeEnv(self.books, self.replies, self.hook, self.reward)
 
     def pack(self, groups, batch):
+        self.packed.append(len(groups))
         return form_batch(
             groups,
             group_relative,
@@ -136,12 +138,18 @@ class Run:
     def check_nothing_is_left(self):
         """Law 16; that no task is left, `trio.run` has seen to."""
         assert self.books.balanced
+        assert self.books.had_time_to_close(self.rollout.close_deadline_seconds)
         assert self.policy.sampling == 0
         assert self.policy.holds == 0
         assert self.controller.flight.episodes == 0
         assert self.controller.evaluation_flight.episodes == 0
         counts = self.counts
         assert (counts.running, counts.ready) == (0, 0)
+
+    @property
+    def rollout(self):
+        """The settings of the rollout."""
+        return self.stages.rollout.config
 
     @property
     def counts(self):

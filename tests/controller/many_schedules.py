@@ -13,7 +13,9 @@ from functools import partial
 import hypothesis
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
 
+from tests.controller.machine import ControllerMachine
 from tests.controller.oracle import (
     run_to_its_end,
     run_until_a_stage_fails,
@@ -21,20 +23,19 @@ from tests.controller.oracle import (
 )
 
 AT_ONCE = 250  # examples from one seed: hypothesis varies what it found before
-BOUNDED = partial(run_to_its_end, deterministic=False)
-LOCKSTEP = partial(run_to_its_end, deterministic=True)
-KINDS = (BOUNDED, LOCKSTEP, BOUNDED, run_until_cancelled, run_until_a_stage_fails)
 
 
 def run_many(number, first_seed):
     """Run so many schedules of all kinds; yield how many were run, now and then."""
     for part, start in enumerate(range(0, number, AT_ONCE)):
         examples = min(AT_ONCE, number - start)
-        run_some(examples, KINDS[part % len(KINDS)], first_seed + part)
+        KINDS[part % len(KINDS)](examples, first_seed + part)
         yield start + examples
 
 
-def run_some(examples, kind, number):
+def run_drawn(kind, examples, number):
+    """Run schedules whose latencies are drawn."""
+
     @seed(number)
     @settings(max_examples=examples, deadline=None, database=None, print_blob=True)
     @given(data=st.data(), scheduling=st.random_module())
@@ -42,6 +43,22 @@ def run_some(examples, kind, number):
         kind(data)
 
     run()
+
+
+def run_machines(examples, number):
+    """Run schedules whose calls return when a rule says so."""
+    options = settings(
+        max_examples=examples, stateful_step_count=20, deadline=None, print_blob=True
+    )
+    machine = type("Machine", (ControllerMachine,), {})  # one that takes a seed
+    run_state_machine_as_test(seed(number)(machine), settings=options)
+
+
+BOUNDED = partial(run_drawn, partial(run_to_its_end, deterministic=False))
+LOCKSTEP = partial(run_drawn, partial(run_to_its_end, deterministic=True))
+CANCELLED = partial(run_drawn, run_until_cancelled)
+FAILED = partial(run_drawn, run_until_a_stage_fails)
+KINDS = (BOUNDED, LOCKSTEP, BOUNDED, CANCELLED, FAILED, run_machines)
 
 
 def main():

@@ -63,10 +63,16 @@ def check(run: DrawnRun):
     """Check what must hold however the run ended."""
     check_closed(run)
     check_conservation(run)
+    check_admission(run)
+    check_updates(run)
+    check_evaluations(run)
+
+
+def check_updates(run: DrawnRun):
+    """Check what must hold of the updates made so far."""
     check_groups(run)
     check_lags(run)
     check_publishes(run)
-    check_evaluations(run)
 
 
 def check_closed(run):
@@ -74,6 +80,7 @@ def check_closed(run):
     run.check_nothing_is_left()
     assert not run.policy.wrong_versions
     assert run.evaluation_books.balanced
+    assert run.evaluation_books.had_time_to_close(run.rollout.close_deadline_seconds)
     assert not any(evaluation.running for evaluation in run.evaluations)
 
 
@@ -85,11 +92,20 @@ def check_conservation(run):
     assert len({group.index for group in run.groups}) == len(run.groups)
     counts, dropped = run.counts, sum(run.counts.dropped.values())
     assert counts.admitted == counts.consumed + counts.in_batch + dropped
-    assert run.stages.tasks.given <= counts.admitted
-    assert counts.admitted <= run.stages.tasks.given + counts.reissued
     late = len(run.groups) - counts.consumed  # a batch whose update was cut short
     assert -run.schedule.batch_groups <= late <= 0
     assert set(dropped_for(run)) <= expected_reasons(run)
+
+
+def check_admission(run):
+    """Each task is admitted once, and once more for each refund; the gate keeps its bound."""
+    counts, schedule = run.counts, run.schedule
+    waiting = len(run.controller._again)
+    assert counts.admitted == run.stages.tasks.given + counts.reissued - waiting
+    if not schedule.deterministic:
+        outstanding = counts.admitted - sum(counts.dropped.values()) - sum(run.packed)
+        ahead = run.policy.version + schedule.max_mean_lag + 1 - len(run.packed)
+        assert outstanding <= ahead * schedule.batch_groups
 
 
 def dropped_for(run):

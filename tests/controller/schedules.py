@@ -123,7 +123,7 @@ def schedules(draw, deterministic):
         max_reissues=draw(st.integers(0, 2), label="max_reissues"),
         equal_rewards="keep" if deterministic else draw(st.sampled_from(["keep", "drop"])),
         deterministic=deterministic,
-        over_age=draw(st.sampled_from(["drop", "mask"])),
+        over_age=draw(st.sampled_from(["drop", "drop", "mask"])),
     )
 
 
@@ -155,10 +155,13 @@ class Evaluated:
 
 
 class DrawnRun(Run):
-    """A run by a plan, with an evaluation among training."""
+    """A run of drawn settings by a plan, which is drawn too if none is given.
 
-    def __init__(self, data, *, deterministic=False):
-        self.plan = Plan(data)
+    There are evaluations among training.
+    """
+
+    def __init__(self, data, *, deterministic=False, plan=None):
+        self.plan = plan or Plan(data)
         schedule = data.draw(schedules(deterministic))
         # Alone, a member's reward always equals that of its group.
         rollout = data.draw(rollouts(2 if schedule.equal_rewards == "drop" else 1))

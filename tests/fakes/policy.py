@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -102,7 +103,10 @@ class FakePolicy:
 
     def _check(self, version: int | None) -> None:
         if version not in (None, self.version) and not self.held[version]:
-            self.wrong_versions.append(version)  # as an episode makes a failure of the error
+            if (
+                trio.current_effective_deadline() > -math.inf
+            ):  # else nobody wants the turn any more
+                self.wrong_versions.append(version)  # as an episode makes a failure of the error
             raise ValueError(f"version {version} is asked for, {self.held} are held")
 
     async def update(self, batch: object) -> dict[str, float]:

@@ -17,7 +17,7 @@ from headrace.pipeline.sampler.penalties import count_tokens
 from headrace.pipeline.sampling import PLAIN, Sampling
 
 Floats = NDArray[np.float64]
-MAX_BIAS, MAX_TOP = 3, 4
+MAX_BIAS, MAX_TOP = 3, 7
 WINDOW = 20
 
 count_jit = jax.jit(count_tokens, static_argnames="vocab_size")

@@ -17,14 +17,14 @@ from tests.sampler.draws import (
     random_row,
 )
 
-VOCABS = [1, 5, 33, 70]  # one word of a mask, two, three
+VOCABS = [5, 33, 70]  # one word of a mask, two, three
 ROWS, WINDOW = 8, 20
 
 adjusted_jit = jax.jit(adjusted)
 adjusts_jit = jax.jit(adjusts)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(st.sampled_from(VOCABS), st.integers(0, 2**31))
 def test_adjusted_logits_are_those_of_the_loop(vocab: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
