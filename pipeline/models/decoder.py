@@ -45,7 +45,7 @@ class Form(NamedTuple):
 FEATURES_LAST = Form(-1, "rtd,dnh->rtnh", "rtnh,nhd->rtd", "rtd,df->rtf")
 # The sampler's: the stream [D, R, T], weights [outputs, inputs]. A decode step has few tokens
 # and many weights. XLA's CPU products pack or stride over their right operand, so the weights
-# are the left one, read in order: a step takes a quarter to two fifths less time.
+# are the left one, read in order: with 32 rows a step took a quarter less time.
 FEATURES_FIRST = Form(0, "nhd,drt->nhrt", "dnh,rtnh->drt", "fd,drt->frt")
 
 

@@ -83,7 +83,10 @@ def logical_axes(config: ModelConfig) -> Params:
 def sampler_axes(config: ModelConfig) -> Params:
     """Give the logical axis names of every weight, in the structure of `unstack`."""
     axes = logical_axes(config)
-    layer = {name: stacked[1:] for name, stacked in axes["layers"].items()}
+    layer = {
+        name: tuple(stacked[1 + index] for index in _sampler_order(name, len(stacked) - 1))
+        for name, stacked in axes["layers"].items()
+    }
     return axes | {"layers": [layer] * config.num_layers}
 
 
@@ -97,14 +100,17 @@ def unstack(params: Params, dtype: DTypeLike = jnp.float32) -> Params:
     num_layers = len(params["layers"]["query"])
     copied: Params = jax.tree.map(lambda weight: jnp.array(weight, dtype, copy=True), params)
     layers = [
-        {name: _outputs_first(name, stack[index]) for name, stack in copied["layers"].items()}
+        {
+            name: stack[index].transpose(_sampler_order(name, stack.ndim - 1))
+            for name, stack in copied["layers"].items()
+        }
         for index in range(num_layers)
     ]
     return copied | {"layers": layers}
 
 
-def _outputs_first(name: str, weight: jax.Array) -> jax.Array:
-    return weight.transpose(OUTPUTS_FIRST[name]) if name in OUTPUTS_FIRST else weight
+def _sampler_order(name: str, ndim: int) -> tuple[int, ...]:
+    return OUTPUTS_FIRST.get(name, tuple(range(ndim)))
 
 
 def _attention_weights(config: ModelConfig) -> dict[str, Weight]:

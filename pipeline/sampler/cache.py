@@ -15,7 +15,11 @@ from .pages import BIN
 
 
 class LayerCache(NamedTuple):
-    """One layer's keys and values: pages, f32[K, P, page, h], or a view, f32[K, S, W, h]."""
+    """One layer's keys and values.
+
+    As pages both are f32[K, P, page, h]. As a view, a window of positions for each row, values
+    are f32[K, S, W, h] and keys f32[K, S, h, W]: so attention reads both in order.
+    """
 
     keys: jax.Array
     values: jax.Array
@@ -69,8 +73,8 @@ def write(cache: LayerCache, new: LayerCache, where: Cells) -> LayerCache:
     return LayerCache(put(cache.keys, new.keys), put(cache.values, new.values))
 
 
-def view(cache: LayerCache, tables: jax.Array) -> LayerCache:
-    """Copy the pages of block tables [S, n] to one window per row: [K, S, n * page, h]."""
+def gather(cache: LayerCache, tables: jax.Array) -> LayerCache:
+    """Copy the pages of block tables [S, n] to windows, all [K, S, n * page, h]."""
 
     def take(pages: jax.Array) -> jax.Array:
         heads, _, size, width = pages.shape
@@ -80,27 +84,28 @@ def view(cache: LayerCache, tables: jax.Array) -> LayerCache:
     return LayerCache(take(cache.keys), take(cache.values))
 
 
+def view(cache: LayerCache, tables: jax.Array) -> LayerCache:
+    """Make a view of the pages of block tables [S, n]."""
+    seen = gather(cache, tables)
+    return LayerCache(seen.keys.swapaxes(2, 3), seen.values)
+
+
 def append(seen: LayerCache, new: LayerCache, positions: jax.Array) -> LayerCache:
     """Write one position of every row into a view; positions outside it are dropped.
 
     Args:
-      seen: [K, S, W, h] each.
       new: [K, S, h] each.
       positions: i32[S].
     """
     row = jnp.arange(positions.shape[0])
-
-    def put(window: jax.Array, one: jax.Array) -> jax.Array:
-        return window.at[:, row, positions].set(one, mode="drop")
-
-    return LayerCache(put(seen.keys, new.keys), put(seen.values, new.values))
+    keys = seen.keys.at[:, row, :, positions].set(new.keys.swapaxes(0, 1), mode="drop")
+    values = seen.values.at[:, row, positions].set(new.values, mode="drop")
+    return LayerCache(keys, values)
 
 
-def slice_view(seen: LayerCache, positions: jax.Array) -> LayerCache:
-    """Some positions i32[S, C] of every row of a view: [K, S, C, h]."""
+def take_positions(seen: LayerCache, positions: jax.Array) -> LayerCache:
+    """Some positions i32[S, C] of every row of a view: [K, S, C, h] each."""
     row = jnp.arange(positions.shape[0])[:, None]
-
-    def take(window: jax.Array) -> jax.Array:
-        return window.at[:, row, positions].get(mode="clip")
-
-    return LayerCache(take(seen.keys), take(seen.values))
+    keys = seen.keys.at[:, row, :, positions].get(mode="clip")  # [S, C, K, h]
+    values = seen.values.at[:, row, positions].get(mode="clip")
+    return LayerCache(jnp.moveaxis(keys, 2, 0), values)

@@ -1,7 +1,7 @@
 """The sampler's fixed sizes. Everything that changes with a request is an array instead."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from ..errors import check
@@ -10,8 +10,31 @@ from .options import OptionSizes
 # Windows below 128 positions aren't bit-equal to longer ones, and neighbours choose the window.
 SMALLEST_WINDOW = 128
 
-MAY_BE_ZERO = ("pages", "max_logit_bias", "max_top_logprobs")
+# Products of 5, 6 or 7 rows were seen to differ in the last bit between two windows.
+ROWS_AT_ONCE = 4
+
 AUTO = 0  # of `pages`: every row may have the longest context
+
+
+@dataclass(frozen=True)
+class DrawLimits:
+    """What costs memory or time in every dispatch, and so is fixed when the programs are compiled.
+
+    Raises:
+      ConfigError: for a negative number.
+    """
+
+    max_logit_bias: int = 0
+    """ids that one request may bias"""
+    max_top_logprobs: int = 0
+    """most likely tokens that one request may ask for beside each sampled one"""
+    token_masks: bool = False
+    """whether requests may say which tokens are allowed; each row then has vocabulary / 8 bytes
+    more that go to the device"""
+
+    def __post_init__(self) -> None:
+        for name in ("max_logit_bias", "max_top_logprobs"):
+            check(getattr(self, name) >= 0, f"sampler.draws.{name}", getattr(self, name), ">= 0")
 
 
 @dataclass(frozen=True)
@@ -43,23 +66,21 @@ class SamplerConfig:
     trajectories that wait for their environments"""
     max_stop_ids: int = 8
     """stop ids that one request may have"""
-    max_logit_bias: int = 0
-    """ids that one request may bias"""
-    max_top_logprobs: int = 0
-    """most likely tokens that one request may ask for beside each sampled one"""
-    token_masks: bool = False
-    """whether requests may say which tokens are allowed; each row then has vocabulary/8 bytes more
-    that go to the device"""
+    draws: DrawLimits = field(default_factory=DrawLimits)
+    """what requests may ask of their draws, beyond cuts and penalties"""
+    attention: Literal["auto", "windows", "pages"] = "auto"
+    """how decoding reads the cache: through a copy of each row's window, anywhere, or from the pages
+    by a kernel of the platform; auto takes the kernel where it was shown to work"""
     kv_on_publish: Literal["keep", "recompute"] = "keep"
     """what a trajectory does with its keys and values when new weights come: go on with them, or
     compute them again; other trajectories never see those of older weights"""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type is int:
-                least = 0 if field.name in MAY_BE_ZERO else 1
-                check(value >= least, f"sampler.{field.name}", value, f">= {least}")
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.type is int:
+                least = 0 if one.name == "pages" else 1
+                check(value >= least, f"sampler.{one.name}", value, f">= {least}")
         check(
             self.context_tokens >= 2,
             "sampler.context_tokens",
@@ -71,6 +92,14 @@ class SamplerConfig:
             "sampler.page_tokens",
             self.page_tokens,
             f"a power of two up to {SMALLEST_WINDOW}",
+        )
+        odd = len(self.windows) > 1 and self.rows > ROWS_AT_ONCE and self.rows % ROWS_AT_ONCE != 0
+        check(
+            not odd,
+            "sampler.rows",
+            self.rows,
+            f"a multiple of {ROWS_AT_ONCE} where the context is longer than {SMALLEST_WINDOW}",
+            hint="with others a row's bits may depend on its neighbours' lengths",
         )
         check(
             self.pages == AUTO or self.pages >= self.fewest_pages,
@@ -117,8 +146,9 @@ class SamplerConfig:
 
     def option_sizes(self, vocab_size: int) -> OptionSizes:
         """How much one request may ask of its draws."""
+        limits = self.draws
         return OptionSizes(
-            vocab_size, self.max_logit_bias, self.max_top_logprobs, self.token_masks
+            vocab_size, limits.max_logit_bias, limits.max_top_logprobs, limits.token_masks
         )
 
     def window_for(self, positions: int) -> int:

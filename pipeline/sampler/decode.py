@@ -15,14 +15,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..models.attention import attention
+from ..models.attention import cached_attention
 from ..models.config import ModelConfig
-from ..models.decoder import forward_cached, output_head
+from ..models.decoder import forward_cached, logits_of, output_head
 from ..models.parameters import Params
-from .cache import LayerCache, append, cells, slice_view, view, write
+from .cache import LayerCache, append, cells, take_positions, view, write
 from .logits import Draw, no_draws, pick
 from .penalties import add_token, count_tokens, penalises
-from .prefill import rows_first
 from .rows import DecodeInput, Rows
 from .state import SamplerState, apply_update
 
@@ -181,23 +180,19 @@ def _one_token(params: Params, carry: _Carry, *, model: ModelConfig, top_logprob
 def _next_logits(
     params: Params, views: list[LayerCache], rows: Rows, model: ModelConfig
 ) -> tuple[jax.Array, list[LayerCache]]:
-    window = views[0].keys.shape[2]
-    mask = jnp.arange(window)[None, None, :] <= rows.position[:, None, None]
 
     def attend(
         seen: LayerCache, queries: jax.Array, keys: jax.Array, values: jax.Array
     ) -> tuple[jax.Array, LayerCache]:
         new = LayerCache(keys[:, 0].swapaxes(0, 1), values[:, 0].swapaxes(0, 1))
         seen = append(seen, new, rows.position)
-        return attention(queries, rows_first(seen.keys), rows_first(seen.values), mask), seen
+        mixed = cached_attention(queries[:, 0], seen.keys, seen.values, rows.position)
+        return mixed[:, None], seen
 
     hidden, views = forward_cached(
         params, views, rows.token[:, None], rows.position[:, None], attend=attend, config=model
     )
-    logits = jnp.einsum(
-        "sd,vd->sv", hidden[:, 0], output_head(params), preferred_element_type=jnp.float32
-    )
-    return logits, views
+    return logits_of(hidden[:, 0], output_head(params)), views
 
 
 def _keep(
@@ -210,7 +205,7 @@ def _keep(
     valid = offset < (end.rows.position - first)[:, None]
     where = cells(tables, positions, valid, state.tokens.shape[1])
     caches = [
-        write(cache, slice_view(seen, positions), where)
+        write(cache, take_positions(seen, positions), where)
         for cache, seen in zip(state.caches, end.views, strict=True)
     ]
     tokens = state.tokens.at[where.pages, where.offsets].set(end.fed.T)

@@ -73,16 +73,16 @@ def check_fits(sampling: Sampling, sizes: OptionSizes) -> None:
       ConfigError: with the number, the limit and the setting to raise.
     """
     limit, asked = sizes.max_logit_bias, len(sampling.logit_bias)
-    hint = "raise --sampler.max-logit-bias"
+    hint = "raise --sampler.draws.max-logit-bias"
     check(asked <= limit, "sampling.logit_bias", asked, f"at most {limit} ids", hint=hint)
     limit, asked = sizes.max_top_logprobs, sampling.top_logprobs
-    hint = "raise --sampler.max-top-logprobs"
+    hint = "raise --sampler.draws.max-top-logprobs"
     check(asked <= limit, "sampling.top_logprobs", asked, f"<= {limit}", hint=hint)
     limit, largest = sizes.vocab_size, sampling.largest_id
     hint = "use ids of the model's vocabulary"
     check(largest < limit, "sampling's ids", largest, f"< {limit}", hint=hint)
     masked = sampling.allowed_tokens is not None or sampling.constraint is not None
-    name, hint = "sampling.allowed_tokens and constraint", "set --sampler.token-masks"
+    name, hint = "sampling.allowed_tokens and constraint", "set --sampler.draws.token-masks"
     check(sizes.token_masks or not masked, name, masked, "None", hint=hint)
 
 

@@ -15,7 +15,7 @@ from ..models.attention import attention
 from ..models.config import ModelConfig
 from ..models.decoder import forward_cached
 from ..models.parameters import Params
-from .cache import LayerCache, cells, view, write
+from .cache import LayerCache, cells, gather, write
 from .rows import PrefillChunk
 from .state import SamplerState
 
@@ -37,7 +37,7 @@ def prefill(
     ) -> tuple[jax.Array, LayerCache]:
         new = LayerCache(heads_first(keys), heads_first(values))
         cache = write(cache, new, where)
-        seen = view(cache, chunk.tables)
+        seen = gather(cache, chunk.tables)
         return attention(queries, rows_first(seen.keys), rows_first(seen.values), mask), cache
 
     _, caches = forward_cached(

@@ -117,7 +117,7 @@ def _lower_window(sizes: _Sizes, window: int) -> Lowered:
     chunk, inputs = idle_chunk(config, window), idle_decode(config, sizes.vocab_size, window)
     into_cache = partial(prefill, model=model)
     sample = partial(
-        decode, steps=config.decode_tokens, top_logprobs=config.max_top_logprobs, model=model
+        decode, steps=config.decode_tokens, top_logprobs=config.draws.max_top_logprobs, model=model
     )
     _, decoded = jax.eval_shape(sample, params, state, inputs)
     draws, was_active = leading((decoded.draws, decoded.was_active), None, "rows")
