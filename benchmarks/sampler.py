@@ -61,7 +61,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=1000, help="random ones; 0 for none")
     parser.add_argument("--decode-tokens", type=int, default=16, help="per dispatch")
     parser.add_argument("--prefill-tokens", type=int, default=32, help="per row and dispatch")
-    parser.add_argument("--prefill-rows", type=int, default=32, help="per dispatch, at most")
+    parser.add_argument("--prefill-lanes", type=int, default=32, help="per dispatch, at most")
     parser.add_argument("--peer", action="append", default=[], help="command of a peer's driver")
     parser.add_argument("--json", type=Path, help="write the report to this file")
     return parser.parse_args(arguments)
@@ -70,10 +70,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     options = parse()
     sizes = SamplerConfig(
-        rows=options.prefill_rows,
+        rows=options.prefill_lanes,
         decode_tokens=options.decode_tokens,
         prefill_tokens=options.prefill_tokens,
-        prefill_rows=options.prefill_rows,
+        prefill_lanes=options.prefill_lanes,
     )
     plain, peers = measure_plain(options, sizes)
     report = plain | measure_agentic(options, sizes) | measure_random(options, sizes)

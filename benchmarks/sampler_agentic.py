@@ -33,7 +33,7 @@ def fit(sizes: SamplerConfig, work: Agentic) -> SamplerConfig:
     return replace(
         sizes,
         rows=work.episodes,
-        prefill_rows=min(work.episodes, sizes.prefill_rows),
+        prefill_lanes=min(work.episodes, sizes.prefill_lanes),
         context_tokens=work.longest,
     )
 

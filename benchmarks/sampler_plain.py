@@ -41,7 +41,7 @@ def fit(sizes: SamplerConfig, work: Plain, rows: int) -> SamplerConfig:
     return replace(
         sizes,
         rows=rows,
-        prefill_rows=min(rows, sizes.prefill_rows),
+        prefill_lanes=min(rows, sizes.prefill_lanes),
         context_tokens=work.prompt_tokens + work.new_tokens,
     )
 

@@ -29,8 +29,8 @@ CANCEL_AFTER_SECONDS = 0.02
 
 def fit(sizes: SamplerConfig) -> SamplerConfig:
     """Give the sampler a few rows and room for long and short requests."""
-    prefill_rows = min(ROWS, sizes.prefill_rows)
-    return replace(sizes, rows=ROWS, prefill_rows=prefill_rows, context_tokens=CONTEXT_TOKENS)
+    prefill_lanes = min(ROWS, sizes.prefill_lanes)
+    return replace(sizes, rows=ROWS, prefill_lanes=prefill_lanes, context_tokens=CONTEXT_TOKENS)
 
 
 async def measure_random(build: Build, count: int) -> dict[str, Any]:
