@@ -195,6 +195,7 @@ class Engine:
 
     def _decode(self, loaded: _Loaded, version: int) -> None:
         dispatch = self._scheduler.next_decode(version)
+        self._finished += self._scheduler.take_refused()
         self._move(loaded)
         if dispatch is None:
             return

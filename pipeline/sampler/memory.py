@@ -91,8 +91,9 @@ class Memory:
             return True
         if sequence.copy.pages + reserve > self.available:
             return False
-        copy, sequence.copy = sequence.copy, None
+        copy = sequence.copy
         sequence.pages = [self._take() for _ in range(copy.pages)]
+        sequence.copy = None  # not before, or it might be evicted to make room for itself
         self._moves.append(Insert(self._shard, copy, [page.number for page in sequence.pages]))
         return True
 

@@ -132,16 +132,21 @@ class Occupant:
         """What says which tokens are allowed next."""
         return self.request.sampling.constraint
 
-    def ask_constraint(self) -> Collection[int]:
+    def ask_constraint(self, vocab_size: int) -> Collection[int]:
         """Ask which tokens are allowed next.
 
         Raises:
-          ValueError: where it allows none.
+          ValueError: where it allows none, or an id that doesn't exist.
         """
         assert self.constraint is not None
         allowed = self.constraint(np.array(self.tokens, np.int32))
         if not allowed:
             raise ValueError(f"a constraint must allow a token, got none after {self.tokens}")
+        if min(allowed) < 0 or max(allowed) >= vocab_size:
+            raise ValueError(
+                f"a constraint must allow ids in 0..{vocab_size - 1}, got {sorted(allowed)} "
+                f"after {self.tokens}"
+            )
         listed = self.request.sampling.allowed_tokens
         both = allowed if listed is None else set(allowed) & set(listed)
         if not both:

@@ -83,6 +83,7 @@ class Scheduler:
         decode_text: turns sampled ids into text, for stop strings.
         """
         self._config = config
+        self._vocab_size = vocab_size
         self._decode_text = decode_text
         pages = config.num_pages(shards)
         self._memories = [
@@ -283,10 +284,14 @@ class Scheduler:
         rows = [(occupant.row, occupant) for occupant in occupants]
         return DecodeDispatch(inputs, rows, version, window)
 
+    def take_refused(self) -> list[Finished]:
+        """Hand over the requests that `next_decode` ended since their constraint failed."""
+        refused, self._refused = self._refused, []
+        return refused
+
     def record(self, dispatch: DecodeDispatch, block: SampledBlock) -> list[Finished]:
         """Take in what a decode dispatch sampled; free the rows that ended."""
-        finished = self._refused
-        self._refused = []
+        finished: list[Finished] = []
         columns = block.columns()
         for row, occupant in dispatch.occupants:
             if self._decoding.get(row) is not occupant:
@@ -383,7 +388,7 @@ class Scheduler:
             if occupant.constraint is None:
                 continue
             try:
-                allowed = occupant.ask_constraint()
+                allowed = occupant.ask_constraint(self._vocab_size)
             except Exception as error:
                 self._evacuate(occupant)
                 self._refused.append((occupant.ticket, error))

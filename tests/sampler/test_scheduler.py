@@ -1,6 +1,8 @@
 """The scheduler, in the real engine, against a device whose pages say what is in them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,9 +13,10 @@ from hypothesis import strategies as st
 
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.models.config import ModelConfig
-from headrace.pipeline.sampler.config import SamplerConfig
+from headrace.pipeline.sampler.config import DrawLimits, SamplerConfig
 from headrace.pipeline.sampler.engine import Engine
 from headrace.pipeline.sampler.scheduler import Scheduler
+from headrace.pipeline.sampling import PLAIN, Sampling
 from headrace.pipeline.types import Completion, FinishReason, Int32s, SampleRequest
 from tests.sampler.cells import STOP, VOCAB, Cell, CellDevice, alone
 from tests.sampler.conservation import assert_conserved
@@ -27,6 +30,7 @@ EVEN = SamplerConfig(
     prefill_tokens=4,
     max_stop_ids=1,
     page_tokens=4,
+    draws=DrawLimits(token_masks=True),
 )
 ODD = replace(EVEN, decode_tokens=3, prefill_tokens=6, page_tokens=2, prefill_lanes=4)
 WIDE = replace(EVEN, decode_tokens=5, prefill_tokens=2, page_tokens=8)
@@ -35,6 +39,50 @@ CONFIGS = [
     for sizes in (EVEN, ODD, WIDE)
     for pages in (sizes.fewest_pages, sizes.fewest_pages + 3, 0)
     for kv in ("keep", "recompute")
+]
+
+
+class Refused(Exception):  # noqa: N818
+    """A constraint has no answer."""
+
+    def __init__(self, key: tuple[int, int]):
+        self.key = key
+
+
+def allow_all(run: "Run", key: tuple[int, int], sampled: Int32s) -> list[int]:
+    """A constraint that checks what it is told."""
+    first = len(run.device.state.prompts[key])
+    drawn = run.device.state.drawn.get(key, {})
+    assert sampled.tolist() == [drawn[first + index] for index in range(len(sampled))]
+    return list(range(VOCAB))
+
+
+def allow_two(run: "Run", key: tuple[int, int], sampled: Int32s) -> list[int]:
+    if len(sampled) >= 2:
+        raise Refused(key)
+    return allow_all(run, key, sampled)
+
+
+def letters(tokens: Sequence[int]) -> str:
+    return "".join(chr(ord("a") + token) for token in tokens)
+
+
+def ends(request: SampleRequest, tokens: list[int]) -> bool:
+    """Whether a turn ends after these tokens, unless the budget ends it."""
+    if not tokens:
+        return False
+    text = letters(tokens)
+    return tokens[-1] in request.stop_ids or any(
+        string in text for string in request.sampling.stop_strings
+    )
+
+
+SAMPLINGS = [
+    PLAIN,
+    PLAIN,
+    Sampling(stop_strings=("e", "hg", "bb")),
+    Sampling(constraint=allow_all),
+    Sampling(constraint=allow_two),
 ]
 
 
@@ -76,7 +124,9 @@ class Run:
             np.array(jax.devices()[: self.shards]).reshape(self.shards, 1), ("fsdp", "tensor")
         )
         programs = self.device.programs()
-        self.engine = Engine(self.config, NO_MODEL, VOCAB, mesh=mesh, programs=programs)
+        self.engine = Engine(
+            self.config, NO_MODEL, VOCAB, mesh=mesh, programs=programs, decode_text=letters
+        )
         self.publish()
 
     @property
@@ -100,10 +150,12 @@ class Run:
             self.engine.drop(version)
             self.live.remove(version)
 
-    def open(self, prompt: Int32s, budget: int, **changes: Any) -> None:
+    def open(self, prompt: Int32s, budget: int, sampling: Sampling, **changes: Any) -> None:
         key = (len(self.conversations), 3)
         stop_ids = (STOP,) if len(self.conversations) % 3 else ()
-        request = SampleRequest(prompt, budget, stop_ids, key, **changes)
+        if sampling.constraint is not None:
+            sampling = replace(sampling, constraint=partial(sampling.constraint, self, key))
+        request = SampleRequest(prompt, budget, stop_ids, key, sampling=sampling, **changes)
         self.conversations.append(Conversation(key, request, request.version))
         self.submit(self.conversations[-1], request)
 
@@ -124,18 +176,24 @@ class Run:
             self.submit(conversation, request)
 
     def cancel(self, ticket: int) -> None:
-        here = ticket in self.running
         before = self.engine.statistics().cancelled
         self.engine.cancel(ticket)
-        assert self.engine.statistics().cancelled - before == here
-        if here:
+        cancelled = self.engine.statistics().cancelled - before
+        assert cancelled <= (ticket in self.running)
+        if cancelled:  # else it has left, or its completion is on its way
             conversation = self.running.pop(ticket)
             conversation.over, conversation.running = True, False
 
     def step(self) -> None:
-        for ticket, completion in self.engine.step():
-            assert isinstance(completion, Completion)
-            self.take(self.running.pop(ticket), completion)
+        for ticket, answer in self.engine.step():
+            conversation = self.running.pop(ticket)
+            conversation.running = False
+            if isinstance(answer, Refused):
+                assert answer.key == conversation.key
+                conversation.over = True
+            else:
+                assert isinstance(answer, Completion)
+                self.take(conversation, answer)
         self.check()
 
     def take(self, conversation: Conversation, completion: Completion) -> None:
@@ -143,17 +201,11 @@ class Run:
         room = min(request.max_tokens, self.config.context_tokens - len(request.tokens))
         assert_whole(request, completion, room)
         conversation.text = np.concatenate([request.tokens, completion.tokens])
-        conversation.turns, conversation.running = conversation.turns + 1, False
+        conversation.turns += 1
         if request.version is None:
             return
-        expected = alone(
-            request.key,
-            request.tokens,
-            conversation.cells,
-            version=request.version,
-            budget=room,
-            stop_ids=set(request.stop_ids),
-        )
+        stops = partial(ends, request)
+        expected = alone(request, conversation.cells, budget=room, stops=stops)
         assert completion.tokens.tolist() == expected.tokens
         np.testing.assert_array_equal(completion.logprobs, expected.logprobs)
         conversation.cells = expected.cells
@@ -187,8 +239,8 @@ def assert_whole(request: SampleRequest, completion: Completion, room: int) -> N
     tokens, versions = completion.tokens.tolist(), completion.policy_versions
     assert 1 <= len(tokens) <= room
     assert len(completion.logprobs) == len(versions) == len(tokens)
-    assert not set(tokens[:-1]) & set(request.stop_ids)
-    stopped = tokens[-1] in request.stop_ids
+    assert not any(ends(request, tokens[:count]) for count in range(len(tokens)))
+    stopped = ends(request, tokens)
     assert completion.finish == (FinishReason.STOP if stopped else FinishReason.LENGTH)
     assert stopped or len(tokens) == room
     assert (np.diff(versions) >= 0).all()
@@ -208,6 +260,7 @@ Openings = st.fixed_dictionaries(
         "members": st.sampled_from([1, 2, 4]),
         "pinned": st.sampled_from([None, -1, 0]),  # to the newest one, or the oldest
         "priority": st.integers(0, 2),
+        "sampling": st.sampled_from(SAMPLINGS),
     }
 )
 Actions = st.lists(
@@ -227,9 +280,11 @@ Actions = st.lists(
 
 def act(run: Run, kind: str, value: Any) -> None:
     if kind == "open":
-        pinned = None if value["pinned"] is None else run.live[value["pinned"]]
-        for _ in range(value["members"]):
-            run.open(value["prompt"], value["budget"], version=pinned, priority=value["priority"])
+        members, pinned = value["members"], value["pinned"]
+        version = None if pinned is None else run.live[pinned]
+        kwargs = {name: value[name] for name in ("prompt", "budget", "priority", "sampling")}
+        for _ in range(members):
+            run.open(version=version, **kwargs)
     elif kind == "step":
         for _ in range(value):
             run.step()

@@ -1,0 +1,240 @@
+"""A device without a model: its pages hold what a position was computed from, and by whom.
+
+Where a real page has keys and values, a cell has the token, the policy version, who wrote it,
+and a fingerprint of this and of the cell before it in the same text. So whatever goes wrong
+with pages, a wrong copy, a page with two owners, a lane in the wrong place, shows in the
+fingerprints, and thereby in all tokens drawn after it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace.pipeline.sampler.config import SamplerConfig
+from headrace.pipeline.sampler.decode import Decoded
+from headrace.pipeline.sampler.logits import Draw
+from headrace.pipeline.sampler.pages import BIN
+from headrace.pipeline.sampler.programs import Programs
+from headrace.pipeline.sampler.rows import DecodeInput, PrefillChunk, Rows, idle_rows
+from headrace.pipeline.sampler.transfer import PageData
+from headrace.pipeline.types import Float32s, Int32s, SampleRequest
+
+VOCAB = 12
+STOP = 1
+PREFILL, DECODE = 1, 2  # who wrote a cell
+
+Key = tuple[int, int]
+
+
+class Cell(NamedTuple):
+    """One cached position."""
+
+    token: int
+    version: int
+    writer: int
+    mark: int
+
+
+EMPTY = Cell(-1, -1, 0, 0)
+
+
+def after(before: Cell, token: int, version: int, writer: int) -> Cell:
+    """The cell that follows another one in a text."""
+    mark = hash((before.mark, token, version, writer)) % 2**61
+    return Cell(token, version, writer, mark)
+
+
+def draw(key: Key, position: int, last: Cell) -> tuple[int, float]:
+    """The token at a position and its logprob: of the key and of the whole text before it."""
+    token = hash((*key, position, last.mark)) % VOCAB
+    return token, -float(last.mark % 2**20)
+
+
+@dataclass
+class Cells:
+    """The state on the device, changed in place.
+
+    Attributes:
+      pages: i64[P, page, 4], the pages of all shards one after the other.
+      drawn: by random key, the tokens drawn so far by position.
+      prefilled: cells that prefill wrote.
+    """
+
+    pages: np.ndarray
+    rows: Rows
+    drawn: dict[Key, dict[int, int]] = field(default_factory=dict)
+    prompts: dict[Key, Int32s] = field(default_factory=dict)
+    prefilled: int = 0
+    extracted: int = 0
+
+
+@dataclass
+class CellDevice:
+    """The programs of the sampler over cells. A policy's weights are its version."""
+
+    config: SamplerConfig
+    shards: int = 1
+
+    def __post_init__(self) -> None:
+        count = self.shards * self.config.num_pages(self.shards)
+        pages = np.tile(np.array(EMPTY), (count, self.config.page_tokens, 1))
+        rows = idle_rows(self.config, VOCAB)
+        self.state = Cells(pages, Rows(*(field for field in rows)))
+
+    def programs(self) -> Programs:
+        windows = self.config.windows
+        return Programs(
+            shards=self.shards,
+            initial_state=lambda: self.state,
+            place=int,
+            prefill={window: self.prefill for window in windows},
+            decode={window: partial(self.decode, window=window) for window in windows},
+            duplicate=self.duplicate,
+            extract=self.extract,
+            insert=self.insert,
+        )
+
+    def prefill(self, version: int, state: Cells, chunk: PrefillChunk) -> Cells:
+        size, lanes = self.config.prefill_tokens, self.config.prefill_lanes
+        written: set[tuple[int, int]] = set()
+        # All lanes write before any reads, so a later piece of a text may read an earlier one.
+        for lane in np.argsort(chunk.starts, kind="stable").tolist():
+            shard = lane // (lanes // self.shards)
+            start, first, end = (int(of[lane]) for of in (chunk.starts, chunk.first, chunk.end))
+            assert start % size == 0
+            for position in range(first, end):
+                assert start <= position < start + size
+                place = self._place(shard, chunk.tables[lane], position)
+                assert place not in written, "a position was prefilled twice"
+                written.add(place)
+                before = self._before(shard, chunk.tables[lane], position)
+                token = int(chunk.tokens[lane, position - start])
+                state.pages[place] = after(before, token, version, PREFILL)
+                state.prefilled += 1
+        return state
+
+    def decode(
+        self, version: int, state: Cells, inputs: DecodeInput, *, window: int
+    ) -> tuple[Cells, Decoded]:
+        assert inputs.tables.shape[1] * self.config.page_tokens == window
+        self._update(inputs)
+        rows, shape = state.rows, (self.config.decode_tokens, self.config.rows)
+        token, was_active = np.zeros(shape, np.int32), np.zeros(shape, np.bool_)
+        logprob = np.zeros(shape, np.float32)
+        for row in np.flatnonzero(inputs.served & rows.active).tolist():
+            table = inputs.tables[row]
+            self._check_text(row, table)
+            for step in range(self.config.decode_tokens):
+                if rows.active[row]:
+                    was_active[step, row] = True
+                    token[step, row], logprob[step, row] = self._one_token(version, row, table)
+        draws = Draw(token, logprob, np.zeros_like(logprob), None)
+        return state, Decoded(draws, was_active, rows.active.copy())
+
+    def duplicate(self, state: Cells, sources: Int32s, targets: Int32s) -> Cells:
+        state.pages[self._global(targets)] = state.pages[self._global(sources)]
+        return state
+
+    def extract(self, state: Cells, pages: Int32s) -> PageData:
+        state.extracted += 1
+        data = state.pages[self._global(pages)]
+        return PageData([data[None]], data[..., 0])
+
+    def insert(self, state: Cells, pages: Int32s, data: PageData) -> Cells:
+        [cells] = data.caches
+        state.pages[self._global(pages)] = cells[0]
+        return state
+
+    def _update(self, inputs: DecodeInput) -> None:
+        for mine, new in zip(self.state.rows[:-1], inputs.update.rows[:-1], strict=True):
+            mine[inputs.update.changed] = new[inputs.update.changed]
+
+    def _one_token(self, version: int, row: int, table: Int32s) -> tuple[int, float]:
+        rows, shard = self.state.rows, self._shard_of(row)
+        position, key = int(rows.position[row]), key_of(rows, row)
+        before = self._before(shard, table, position)
+        cell = after(before, int(rows.token[row]), version, DECODE)
+        self.state.pages[self._place(shard, table, position)] = cell
+        token, logprob = draw(key, position + 1, cell)
+        self.state.drawn.setdefault(key, {})[position + 1] = token
+        rows.token[row], rows.position[row] = token, position + 1
+        full = position + 2 >= rows.limit[row]
+        rows.active[row] = not full and token not in rows.stop_ids[row]
+        return token, logprob
+
+    def _check_text(self, row: int, table: Int32s) -> None:
+        """What the row reads is its own text, each position computed from the one before."""
+        rows, shard = self.state.rows, self._shard_of(row)
+        key, position = key_of(rows, row), int(rows.position[row])
+        prompt, drawn = self.state.prompts[key], self.state.drawn.get(key, {})
+        assert rows.prompt[row] == len(prompt)
+        text = [*prompt.tolist(), *(drawn[at] for at in range(len(prompt), position + 1))]
+        assert len(text) == position + 1
+        assert rows.token[row] == text[-1]
+        cell = EMPTY
+        for at, token in enumerate(text[:-1]):
+            found = self._cell(shard, table, at)
+            assert found.token == token, f"position {at} of {text} holds {found}"
+            cell = after(cell, token, found.version, found.writer)
+            assert found == cell, f"position {at} was computed from another text"
+
+    def _before(self, shard: int, table: Int32s, position: int) -> Cell:
+        return self._cell(shard, table, position - 1) if position else EMPTY
+
+    def _cell(self, shard: int, table: Int32s, position: int) -> Cell:
+        return Cell(*self.state.pages[self._place(shard, table, position)].tolist())
+
+    def _place(self, shard: int, table: Int32s, position: int) -> tuple[int, int]:
+        slot, offset = divmod(position, self.config.page_tokens)
+        assert table[slot] != BIN
+        return shard * self.config.num_pages(self.shards) + int(table[slot]), offset
+
+    def _shard_of(self, row: int) -> int:
+        return row // (self.config.rows // self.shards)
+
+    def _global(self, pages: Int32s) -> np.ndarray:
+        """Page numbers of each shard as those of the whole pool."""
+        first = np.arange(self.shards)[:, None] * self.config.num_pages(self.shards)
+        return (pages.reshape(self.shards, -1) + first).reshape(-1)
+
+
+def key_of(rows: Rows, row: int) -> Key:
+    first, second = rows.key[row].tolist()
+    return first, second
+
+
+class Alone(NamedTuple):
+    """What a request gets that nobody disturbs, and the cells it leaves."""
+
+    tokens: list[int]
+    logprobs: Float32s
+    cells: list[Cell]
+
+
+def alone(
+    request: SampleRequest, cached: list[Cell], *, budget: int, stops: Callable[[list[int]], bool]
+) -> Alone:
+    """Compute a turn of a pinned request in a loop of its own.
+
+    Args:
+      cached: what the turn before left.
+      budget: most tokens that fit.
+      stops: whether tokens end a turn.
+    """
+    prompt, version = request.tokens, request.version
+    assert version is not None
+    cells = list(cached)
+    for token in prompt[len(cells) : -1].tolist():
+        cells.append(after(cells[-1] if cells else EMPTY, token, version, PREFILL))
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    last = int(prompt[-1])
+    while len(tokens) < budget and not stops(tokens):
+        cells.append(after(cells[-1] if cells else EMPTY, last, version, DECODE))
+        last, logprob = draw(request.key, len(cells), cells[-1])
+        tokens.append(last)
+        logprobs.append(logprob)
+    return Alone(tokens, np.array(logprobs, np.float32), cells)
