@@ -12,7 +12,7 @@ import numpy as np
 import trio
 
 from costs import measure_async
-from headrace.pipeline.sampler.config import SamplerConfig
+from headrace.pipeline.sampler.config import DrawLimits, SamplerConfig
 from headrace.pipeline.sampler.service import NativeSampler
 from headrace.pipeline.sampling import PLAIN, Sampling
 from headrace.pipeline.types import SampleRequest
@@ -23,14 +23,20 @@ ROWS = 16
 CONTEXT_TOKENS = 300  # several attention windows
 TASKS = 40  # more than rows, so that some requests wait
 PLAIN_SHARE = 0.5  # of the requests without cuts, penalties and biases
+MOST_BIASED = 2  # ids of a request
 CANCELLED_SHARE = 0.05
 CANCEL_AFTER_SECONDS = 0.02
 
 
 def fit(sizes: SamplerConfig) -> SamplerConfig:
     """Give the sampler a few rows and room for long and short requests."""
-    prefill_lanes = min(ROWS, sizes.prefill_lanes)
-    return replace(sizes, rows=ROWS, prefill_lanes=prefill_lanes, context_tokens=CONTEXT_TOKENS)
+    return replace(
+        sizes,
+        rows=ROWS,
+        prefill_lanes=min(ROWS, sizes.prefill_lanes),
+        context_tokens=CONTEXT_TOKENS,
+        draws=DrawLimits(max_logit_bias=MOST_BIASED),
+    )
 
 
 async def measure_random(build: Build, count: int) -> dict[str, Any]:
@@ -87,7 +93,7 @@ def random_request(rng: np.random.Generator, config: SamplerConfig, index: int) 
 
 
 def _random_sampling(rng: np.random.Generator) -> Sampling:
-    biased = rng.choice(VOCAB_SIZE, rng.integers(0, 3), replace=False)
+    biased = rng.choice(VOCAB_SIZE, rng.integers(0, MOST_BIASED + 1), replace=False)
     return Sampling(
         top_k=int(rng.choice([0, 1, 20])),
         top_p=float(rng.choice([1.0, 0.9])),

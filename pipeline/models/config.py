@@ -1,8 +1,12 @@
 """The shape of a decoder; a family of models is a set of values of this record."""
 
 from dataclasses import dataclass, fields
+from typing import Literal
 
 from ..errors import check
+
+# How a sampler stores its copy of the weights.
+StoredWeights = Literal["float32", "bfloat16", "int8"]
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,17 @@ axes; so the logprobs of both agree up to rounding.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 
 from .attention import attention, packed_mask
 from .config import ModelConfig
 from .parameters import Params
+from .quantize import Matrix, look_up, scaled, unscaled
 from .rotary import Rotation, rotate, rotation
 
 UNROLLED_LAYERS = 4
@@ -103,7 +105,7 @@ def forward_cached(
     """Run new tokens against a cache per layer.
 
     Args:
-      params: from `unstack`: a list of layers.
+      params: from `sampler_params`: a list of layers.
       caches: one for each layer.
       tokens: i32[R, C].
       positions: i32[R, C], absolute.
@@ -113,7 +115,7 @@ def forward_cached(
       hidden [R, C, D] after the last norm, and the new caches.
     """
     angles = rotation(positions, head_width=config.head_width, theta=config.rope_theta)
-    x = _kept(params["embedding"][tokens].transpose(2, 0, 1))
+    x = _kept(look_up(params["embedding"], tokens).transpose(2, 0, 1))
     run = partial(layer, rotation=angles, attend=attend, config=config, form=FEATURES_FIRST)
     new_caches = []
     for weights, cache in zip(params["layers"], caches, strict=True):
@@ -123,10 +125,9 @@ def forward_cached(
     return x.transpose(1, 2, 0), new_caches
 
 
-def logits_of(hidden: jax.Array, head: jax.Array) -> jax.Array:
-    """Multiply `forward_cached`'s output at some tokens, [N, D], by the head [V, D]: f32[N, V]."""
-    logits = jnp.einsum("vd,nd->vn", head, hidden, preferred_element_type=jnp.float32)
-    return _kept(logits).T
+def logits_of(hidden: jax.Array, head: Matrix) -> jax.Array:
+    """Multiply `forward_cached`'s output at some tokens, [R, D], by the head [V, D]: f32[R, V]."""
+    return _kept(_multiply("vd,rd->vr", hidden, head, jnp.float32)).T
 
 
 def layer(
@@ -163,10 +164,9 @@ def head_major(heads: jax.Array) -> jax.Array:
     return heads.swapaxes(1, 2)
 
 
-def output_head(params: Params) -> jax.Array:
-    """The output head [V, D]: the embedding where they are tied."""
-    head: jax.Array = params["head"] if "head" in params else params["embedding"]
-    return head
+def output_head(params: Params) -> Any:
+    """The output head [V, D], as it is stored: the embedding where they are tied."""
+    return params["head"] if "head" in params else params["embedding"]
 
 
 def _project(
@@ -189,10 +189,14 @@ def _tokens_first(heads: jax.Array, form: Form) -> jax.Array:
     return _kept(heads).transpose(2, 3, 0, 1)
 
 
-def _multiply(product: str, x: jax.Array, weight: jax.Array) -> jax.Array:
+def _multiply(
+    product: str, x: jax.Array, weight: Matrix, dtype: DTypeLike | None = None
+) -> jax.Array:
     """Multiply; the product's order of operands counts, and those with an `r` are the stream's."""
     first, _ = product.split(",")
-    return jnp.einsum(product, *((x, weight) if "r" in first else (weight, x)))
+    plain = unscaled(weight, x)
+    operands = (x, plain) if "r" in first else (plain, x)
+    return scaled(jnp.einsum(product, *operands, preferred_element_type=dtype), weight)
 
 
 def _kept(x: jax.Array) -> jax.Array:

@@ -80,7 +80,7 @@ def logical_axes(config: ModelConfig) -> Params:
     return axes
 
 
-def sampler_axes(config: ModelConfig) -> Params:
+def unstacked_axes(config: ModelConfig) -> Params:
     """Give the logical axis names of every weight, in the structure of `unstack`."""
     axes = logical_axes(config)
     layer = {

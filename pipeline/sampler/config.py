@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from ..errors import check
+from ..models.config import StoredWeights
 from .options import OptionSizes
 
 # Windows below 128 positions aren't bit-equal to longer ones, and neighbours choose the window.
@@ -74,6 +75,9 @@ class SamplerConfig:
     kv_on_publish: Literal["keep", "recompute"] = "keep"
     """what a trajectory does with its keys and values when new weights come: go on with them, or
     compute them again; other trajectories never see those of older weights"""
+    weights: StoredWeights = "float32"
+    """how the sampler stores its copy of the weights; bfloat16 takes half the memory, int8 a
+    quarter, and the learner's metrics mismatch_abs and mismatch_kl say what that changes"""
 
     def __post_init__(self) -> None:
         for one in fields(self):

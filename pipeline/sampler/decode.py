@@ -3,11 +3,11 @@
 Idle rows compute along and are masked: the program's shape is fixed, so a row's bits don't
 depend on its neighbours. Rows of another policy version than the dispatch's are idle in it.
 
-Each row's window is copied out of the pages once, grows in place, and what is new goes back to
-the pages at the end; so a step neither gathers nor scatters pages.
+Where keys and values are meanwhile, an attention path decides; at the end they are in the pages.
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -15,15 +15,17 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..models.attention import cached_attention
 from ..models.config import ModelConfig
 from ..models.decoder import forward_cached, logits_of, output_head
 from ..models.parameters import Params
-from .cache import LayerCache, append, cells, take_positions, view, write
+from .attention_paths import AttentionPath, Spots
+from .cache import LayerCache, cells
 from .logits import Draw, no_draws, pick
 from .penalties import add_token, count_tokens, penalises
 from .rows import DecodeInput, Rows
 from .state import SamplerState, apply_update
+
+NextLogits = Callable[[list[LayerCache], Rows], tuple[jax.Array, list[LayerCache]]]
 
 
 class Decoded(NamedTuple):
@@ -67,6 +69,7 @@ def decode(
     steps: int,
     top_logprobs: int,
     model: ModelConfig,
+    path: AttentionPath,
 ) -> tuple[SamplerState, Decoded]:
     """Apply the update, then sample up to `steps` tokens a served row; the state is donated.
 
@@ -77,13 +80,18 @@ def decode(
       inputs: its tables hold at least every served active row's position + k positions.
       steps: k, static.
       top_logprobs: most likely tokens returned per sampled one, static.
+      path: how the cache is read and written, static.
     """
     updated = apply_update(state.rows, inputs.update)
     # From here on "active" means "active and served"; the others wake up at the end.
     asleep = updated.active & ~inputs.served
     rows = updated._replace(active=updated.active & inputs.served)
-    one_token = partial(_one_token, params, model=model, top_logprobs=top_logprobs)
-    start = _start(params, state, rows, inputs.tables, steps=steps, top_logprobs=top_logprobs)
+    tables = inputs.tables
+    next_logits = partial(_next_logits, params, tables=tables, model=model, path=path)
+    one_token = partial(_one_token, next_logits, top_logprobs=top_logprobs)
+    views = [path.open(cache, tables) for cache in state.caches]
+    counts = _counts(state.tokens, rows, tables, output_head(params).shape[0])
+    start = _start(rows, views, counts, steps=steps, top_logprobs=top_logprobs)
 
     def goes_on(carry: _Carry) -> jax.Array:
         any_active: jax.Array = carry.rows.active.any()
@@ -91,28 +99,22 @@ def decode(
 
     end = lax.while_loop(goes_on, one_token, start)
     active = end.rows.active | end.rested | asleep
-    state = _keep(state, end, first=rows.position, tables=inputs.tables)
+    state = _keep(state, end, first=rows.position, tables=tables, path=path)
     state = dataclasses.replace(state, rows=end.rows._replace(active=active))
     return state, Decoded(end.draws, end.was_active, active)
 
 
 def _start(
-    params: Params,
-    state: SamplerState,
-    rows: Rows,
-    tables: jax.Array,
-    *,
-    steps: int,
-    top_logprobs: int,
+    rows: Rows, views: list[LayerCache], counts: jax.Array, *, steps: int, top_logprobs: int
 ) -> _Carry:
-    count, vocab_size = rows.token.shape[0], output_head(params).shape[0]
+    count, vocab_size = counts.shape
     shape = (steps, count)
     return _Carry(
         step=jnp.int32(0),
         rows=rows,
         rested=jnp.zeros(count, jnp.bool_),
-        views=[view(cache, tables) for cache in state.caches],
-        counts=_counts(state.tokens, rows, tables, vocab_size),
+        views=views,
+        counts=counts,
         fed=jnp.zeros(shape, jnp.int32),
         draws=no_draws(shape, min(top_logprobs, vocab_size)),
         was_active=jnp.zeros(shape, jnp.bool_),
@@ -148,9 +150,9 @@ def advance(rows: Rows, token: jax.Array) -> Rows:
     )
 
 
-def _one_token(params: Params, carry: _Carry, *, model: ModelConfig, top_logprobs: int) -> _Carry:
+def _one_token(next_logits: NextLogits, carry: _Carry, *, top_logprobs: int) -> _Carry:
     step, rows = carry.step, carry.rows
-    logits, views = _next_logits(params, carry.views, rows, model)
+    logits, views = next_logits(carry.views, rows)
     draw = pick(
         logits,
         rows.key,
@@ -178,16 +180,22 @@ def _one_token(params: Params, carry: _Carry, *, model: ModelConfig, top_logprob
 
 
 def _next_logits(
-    params: Params, views: list[LayerCache], rows: Rows, model: ModelConfig
+    params: Params,
+    views: list[LayerCache],
+    rows: Rows,
+    *,
+    tables: jax.Array,
+    model: ModelConfig,
+    path: AttentionPath,
 ) -> tuple[jax.Array, list[LayerCache]]:
+    spots = Spots(tables, rows.position, rows.active)
 
     def attend(
         seen: LayerCache, queries: jax.Array, keys: jax.Array, values: jax.Array
     ) -> tuple[jax.Array, LayerCache]:
         new = LayerCache(keys[:, 0].swapaxes(0, 1), values[:, 0].swapaxes(0, 1))
-        seen = append(seen, new, rows.position)
-        mixed = cached_attention(queries[:, 0], seen.keys, seen.values, rows.position)
-        return mixed[:, None], seen
+        seen = path.append(seen, new, spots)
+        return path.attend(queries[:, 0], seen, spots)[:, None], seen
 
     hidden, views = forward_cached(
         params, views, rows.token[:, None], rows.position[:, None], attend=attend, config=model
@@ -196,7 +204,12 @@ def _next_logits(
 
 
 def _keep(
-    state: SamplerState, end: _Carry, *, first: jax.Array, tables: jax.Array
+    state: SamplerState,
+    end: _Carry,
+    *,
+    first: jax.Array,
+    tables: jax.Array,
+    path: AttentionPath,
 ) -> SamplerState:
     """Write what the rows fed into the pages: the positions from `first` to their last."""
     steps = end.fed.shape[0]
@@ -205,7 +218,7 @@ def _keep(
     valid = offset < (end.rows.position - first)[:, None]
     where = cells(tables, positions, valid, state.tokens.shape[1])
     caches = [
-        write(cache, take_positions(seen, positions), where)
+        path.close(cache, seen, positions, where)
         for cache, seen in zip(state.caches, end.views, strict=True)
     ]
     tokens = state.tokens.at[where.pages, where.offsets].set(end.fed.T)

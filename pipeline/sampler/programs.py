@@ -15,9 +15,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ...sharding.partition import shard
-from ..models.config import ModelConfig
-from ..models.parameters import Params, init, sampler_axes, unstack
+from ..models.config import ModelConfig, StoredWeights
+from ..models.parameters import Params, init
+from ..models.quantize import sampler_axes, sampler_params
 from ..types import Int32s
+from .attention_paths import AttentionPath, choose_path, platform_of
 from .config import SamplerConfig
 from .decode import Decoded, decode
 from .layout import Layout, leading, make_layout
@@ -65,9 +67,12 @@ def compile_programs(
         heads are; None for one device.
 
     Raises:
-      ConfigError: for sizes that the mesh can't cut evenly.
+      ConfigError: for sizes that the mesh can't cut evenly, or that the attention asked for
+        doesn't take.
     """
-    sizes = _Sizes(config, model, vocab_size, make_layout(config, model, vocab_size, mesh))
+    path = choose_path(config, model, platform=platform_of(mesh), mesh=mesh)
+    layout = make_layout(config, model, vocab_size, mesh)
+    sizes = _Sizes(config, model, vocab_size, layout, path)
     lowered = _lower_moves(sizes)
     for window in config.windows:
         lowered |= _lower_window(sizes, window)
@@ -76,7 +81,7 @@ def compile_programs(
     return Programs(
         shards=sizes.layout.shards,
         initial_state=compiled["initial_state"],
-        place=partial(_place, sizes.layout.shardings(sampler_axes(model))),
+        place=partial(_place, sizes.layout.shardings(sampler_axes(model, config.weights))),
         prefill={window: compiled[f"prefill {window}"] for window in config.windows},
         decode={window: compiled[f"decode {window}"] for window in config.windows},
         duplicate=compiled["duplicate"],
@@ -90,6 +95,7 @@ class _Sizes(NamedTuple):
     model: ModelConfig
     vocab_size: int
     layout: Layout
+    path: AttentionPath
 
 
 def _lower_moves(sizes: _Sizes) -> Lowered:
@@ -112,12 +118,17 @@ def _lower_moves(sizes: _Sizes) -> Lowered:
 
 def _lower_window(sizes: _Sizes, window: int) -> Lowered:
     config, model = sizes.config, sizes.model
-    params, weights = abstract_params(model, sizes.vocab_size), sampler_axes(model)
+    params = abstract_params(model, sizes.vocab_size, config.weights)
+    weights = sampler_axes(model, config.weights)
     state, axes = _state(sizes)
     chunk, inputs = idle_chunk(config, window), idle_decode(config, sizes.vocab_size, window)
     into_cache = partial(prefill, model=model)
     sample = partial(
-        decode, steps=config.decode_tokens, top_logprobs=config.draws.max_top_logprobs, model=model
+        decode,
+        steps=config.decode_tokens,
+        top_logprobs=config.draws.max_top_logprobs,
+        model=model,
+        path=sizes.path,
     )
     _, decoded = jax.eval_shape(sample, params, state, inputs)
     draws, was_active = leading((decoded.draws, decoded.was_active), None, "rows")
@@ -132,8 +143,8 @@ def _lower_window(sizes: _Sizes, window: int) -> Lowered:
 
 
 def _maker(sizes: _Sizes) -> Callable[[], SamplerState]:
-    config, model, vocab_size, layout = sizes
-    return partial(initial_state, config, model, vocab_size, shards=layout.shards)
+    shards = sizes.layout.shards
+    return partial(initial_state, sizes.config, sizes.model, sizes.vocab_size, shards=shards)
 
 
 def _state(sizes: _Sizes) -> tuple[SamplerState, Any]:
@@ -147,11 +158,11 @@ def _place(shardings: Any, params: Params) -> Params:
     return params if shardings is None else shard(params, shardings)
 
 
-def abstract_params(model: ModelConfig, vocab_size: int) -> Any:
+def abstract_params(model: ModelConfig, vocab_size: int, weights: StoredWeights) -> Any:
     """Shapes and dtypes of the sampler's parameters."""
 
     def make(key: jax.Array) -> Any:
-        return unstack(init(model, vocab_size, key))
+        return sampler_params(init(model, vocab_size, key), weights)
 
     return jax.eval_shape(make, jax.eval_shape(partial(jax.random.key, 0)))
 
