@@ -90,7 +90,7 @@ class CellDevice:
             shards=self.shards,
             initial_state=lambda: self.state,
             place=int,
-            prefill={window: self.prefill for window in windows},
+            prefill=dict.fromkeys(windows, self.prefill),
             decode={window: partial(self.decode, window=window) for window in windows},
             duplicate=self.duplicate,
             extract=self.extract,

@@ -21,6 +21,7 @@ from headrace.pipeline.types import Completion, FinishReason, Int32s, SampleRequ
 from tests.sampler.cells import STOP, VOCAB, Cell, CellDevice, alone
 from tests.sampler.conservation import assert_conserved
 
+NEVER_STOPS = 99  # a budget; requests with it have no stop id
 NO_MODEL = ModelConfig(1, 1, 1, 1, 2, 1)
 EVEN = SamplerConfig(
     rows=4,
@@ -42,7 +43,7 @@ CONFIGS = [
 ]
 
 
-class Refused(Exception):  # noqa: N818
+class Refused(Exception):
     """A constraint has no answer."""
 
     def __init__(self, key: tuple[int, int]):
@@ -115,7 +116,6 @@ class Run:
     running: dict[int, Conversation] = field(default_factory=dict)  # by ticket
     live: list[int] = field(default_factory=list)  # versions
     tickets: int = 0
-    prefilled_once: int = 0
 
     def __post_init__(self) -> None:
         self.device = CellDevice(self.config, self.shards)
@@ -150,9 +150,11 @@ class Run:
             self.engine.drop(version)
             self.live.remove(version)
 
-    def open(self, prompt: Int32s, budget: int, sampling: Sampling, **changes: Any) -> None:
+    def open(
+        self, prompt: Int32s, budget: int, *, sampling: Sampling = PLAIN, **changes: Any
+    ) -> None:
         key = (len(self.conversations), 3)
-        stop_ids = (STOP,) if len(self.conversations) % 3 else ()
+        stop_ids = (STOP,) if len(self.conversations) % 3 and budget < NEVER_STOPS else ()
         if sampling.constraint is not None:
             sampling = replace(sampling, constraint=partial(sampling.constraint, self, key))
         request = SampleRequest(prompt, budget, stop_ids, key, sampling=sampling, **changes)
@@ -256,7 +258,7 @@ Prompts = st.builds(
 Openings = st.fixed_dictionaries(
     {
         "prompt": Prompts,
-        "budget": st.sampled_from([2, 3, 5, 9, EVEN.context_tokens]),
+        "budget": st.sampled_from([2, 3, 5, 9, NEVER_STOPS]),
         "members": st.sampled_from([1, 2, 4]),
         "pinned": st.sampled_from([None, -1, 0]),  # to the newest one, or the oldest
         "priority": st.integers(0, 2),
@@ -315,3 +317,133 @@ def test_laws_7_and_16_a_pinned_conversation_is_as_alone_and_everything_is_given
         act(run, kind, value)
         run.check()
     run.finish()
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(Prompts, st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=7),
+    st.integers(1, 4),
+)
+def test_each_token_is_prefilled_once_and_a_groups_prompt_once_for_all(
+    openings: list[tuple[Int32s, int, int]], members: int
+) -> None:
+    run = Run(EVEN)
+    pieces: set[tuple[int, ...]] = set()  # starts of texts that end with a page or the text
+    expected = 0
+    for prompt, budget, _ in openings:
+        text, size = prompt[:-1].tolist(), EVEN.page_tokens
+        for start in range(0, len(text), size):
+            piece = tuple(text[: start + size])
+            expected += 0 if piece in pieces else len(piece) - start
+            pieces.add(piece)
+        for _ in range(members if len(openings) < 3 else 1):
+            run.open(prompt, budget)
+    while any(one.running for one in run.conversations):
+        run.step()
+    for conversation, (_, budget, turns) in zip(run.conversations, openings, strict=False):
+        for seen in range(1, turns + 1):
+            before = len(conversation.text)
+            run.go_on(conversation, seen, budget)
+            expected += 0 if conversation.over else seen
+            while conversation.running:
+                run.step()
+            assert conversation.over or len(conversation.text) > before
+    run.finish()
+    assert run.engine.statistics().prefill_tokens == expected
+    assert run.engine.statistics().preemptions == run.device.state.extracted == 0
+
+
+@pytest.mark.parametrize("version", [None, 0])
+def test_what_was_evicted_between_two_turns_is_counted_or_comes_back(version: int | None) -> None:
+    run = Run(replace(EVEN, pages=EVEN.fewest_pages))
+    for text in TEXTS[:2]:
+        run.open(text[:13], 3, version=version)
+        while run.running:
+            run.step()
+    for turn, count in enumerate([1, 2] if version is None else [0, 0]):
+        first = run.conversations[turn]
+        before = run.engine.statistics()
+        run.go_on(first, 2, 2)
+        while first.running:
+            run.step()
+        after = run.engine.statistics()
+        assert after.preemptions == count
+        prefilled = after.prefill_tokens - before.prefill_tokens
+        # Its prompt may be there still, but what it sampled was lost.
+        assert prefilled > 2 if version is None else prefilled == 2
+    run.finish()
+
+
+def test_who_gives_up_a_row_is_the_youngest_and_is_counted() -> None:
+    run = Run(replace(EVEN, pages=EVEN.fewest_pages))
+    for text, priority in zip(TEXTS, (2, 0, 1), strict=True):
+        run.open(text[:2], NEVER_STOPS, priority=priority)
+    ended: list[int] = []
+    while run.running:
+        run.step()
+        ended += [index for index, one in enumerate(run.conversations) if one.turns]
+    assert list(dict.fromkeys(ended)) == [1, 2, 0]
+    assert run.engine.statistics().preemptions == run.device.state.extracted > 0
+    run.finish()
+
+
+def test_smaller_priorities_get_rows_first_then_earlier_arrivals() -> None:
+    run = Run(replace(EVEN, rows=1, prefill_lanes=1))
+    for priority in [5, 2, 5, 1, 2, 1]:
+        run.open(TEXTS[0, :1], 1, priority=priority)
+    run.cancel(3)
+    order: list[int] = []
+    while run.running:
+        before = set(run.running)
+        run.step()
+        order += sorted(before - set(run.running))
+    assert order == [5, 1, 4, 0, 2]
+
+
+def test_a_cancelled_row_falls_silent_even_if_it_is_given_away_at_once() -> None:
+    run = Run(replace(EVEN, rows=2))
+    for _ in range(2):
+        run.open(TEXTS[0, :2], NEVER_STOPS)
+    while sum(run.device.state.rows.active) < 2:
+        run.step()
+    for ticket in range(2):
+        run.cancel(ticket)
+    assert run.engine.statistics().pages_free == 1
+    drawn = {key: dict(tokens) for key, tokens in run.device.state.drawn.items()}
+    run.open(TEXTS[1, :19], 2)
+    run.finish()
+    assert not run.device.state.rows.active.any()
+    assert drawn.items() < run.device.state.drawn.items()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": 0}, "sampler.rows must be >= 1, got 0"),
+        ({"context_tokens": 1}, "context_tokens must be >= 2"),
+        ({"page_tokens": 24}, "page_tokens must be a power of two up to 128, got 24"),
+        ({"page_tokens": 256}, "page_tokens must be a power of two up to 128, got 256"),
+        ({"context_tokens": 33, "pages": 4}, r"pages must be >= 5 \(one request .*, got 4"),
+    ],
+)
+def test_impossible_sizes_are_config_errors(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SamplerConfig(**changes)
+
+
+def test_impossible_limits_of_draws_are_config_errors() -> None:
+    with pytest.raises(ConfigError, match="max_logit_bias must be >= 0, got -1"):
+        DrawLimits(max_logit_bias=-1)
+
+
+@given(st.integers(2, 3000), st.integers(1, 300), st.sampled_from([1, 8, 128]))
+def test_windows_cover_the_context_in_powers_of_two(context: int, chunk: int, page: int) -> None:
+    config = SamplerConfig(context_tokens=context, prefill_tokens=chunk, page_tokens=page)
+    assert config.cache_tokens >= context
+    assert config.cache_tokens % chunk == config.cache_tokens % page == 0
+    *shorter, last = config.windows
+    assert last == config.cache_tokens
+    assert shorter == [128 * 2**n for n in range(len(shorter))]
+    needed = min(context, chunk)
+    assert config.window_for(needed) >= needed
+    assert all(window % page == 0 for window in config.windows)
