@@ -1,0 +1,173 @@
+"""Where decoding reads keys and values: in copies of each row's window, or in the pages.
+
+*Windows* run anywhere and are the reference: each row's window is copied out of the pages once
+a dispatch, grows in place, and what is new goes back to the pages at the end; so a step neither
+gathers nor scatters pages. *Pages* need a kernel of the platform: each new position goes to its
+page at once, and the kernel finds pages by block table. Both leave the same positions in the
+pages; their sums are made in another order, so bits differ between them.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from ...sharding.mesh import TENSOR
+from ..errors import check
+from ..models.attention import cached_attention
+from ..models.config import ModelConfig
+from .attention_kernels import KERNELS, Kernel, requirements
+from .cache import Cells, LayerCache, append, cells, take_positions, view, write
+from .config import SamplerConfig
+
+
+class Spots(NamedTuple):
+    """Where the rows of one step are.
+
+    Attributes:
+      tables: i32[S, n], the pages of each row's window.
+      positions: i32[S], of the queries, and of the keys and values that come with them.
+      active: bool[S]; what another row writes and sees doesn't matter, but is finite.
+    """
+
+    tables: jax.Array
+    positions: jax.Array
+    active: jax.Array
+
+
+class AttentionPath(NamedTuple):
+    """How one layer's cache is read and written in a dispatch.
+
+    Attributes:
+      open: from the pages and the tables to what the steps hand on.
+      append: writes one position of every row, [K, S, h] each.
+      attend: mixes values for one query a row, [S, H, h].
+      close: from (pages before the dispatch, what the last step handed on, positions i32[S, k]
+        and where these stand in the pages) to the pages with the positions in them.
+    """
+
+    open: Callable[[LayerCache, jax.Array], LayerCache]
+    append: Callable[[LayerCache, LayerCache, Spots], LayerCache]
+    attend: Callable[[jax.Array, LayerCache, Spots], jax.Array]
+    close: Callable[[LayerCache, LayerCache, jax.Array, Cells], LayerCache]
+
+
+def choose_path(
+    config: SamplerConfig, model: ModelConfig, *, platform: str, mesh: Mesh | None = None
+) -> AttentionPath:
+    """Choose by setting and platform.
+
+    "auto" takes the kernel on a TPU if it fits the sizes, and windows elsewhere.
+
+    Args:
+      platform: of the devices: "cpu", "gpu", "tpu" or another.
+      mesh: as for `compile_programs`.
+
+    Raises:
+      ConfigError: where pages are asked for and the platform has no kernel, or one that the
+        sizes don't fit.
+    """
+    if config.attention == "windows" or (config.attention == "auto" and platform != "tpu"):
+        return WINDOWS
+    if config.attention == "pages":
+        check(
+            platform in KERNELS,
+            "sampler.attention",
+            config.attention,
+            f'"auto" or "windows" on {platform!r}, since only {_listed(KERNELS)} have a kernel',
+        )
+    asked = requirements(platform, model, config.page_tokens)
+    if config.attention == "auto" and not all(one.met for one in asked):
+        return WINDOWS
+    for one in asked:
+        hint = 'change it or set --sampler.attention to "windows"'
+        check(one.met, one.setting, one.value, one.condition, hint=hint)
+    kernel = KERNELS[platform]
+    return pages_path(kernel if mesh is None else by_heads(kernel))
+
+
+def platform_of(mesh: Mesh | None) -> str:
+    """Name the platform of a mesh; of this process's default device without one."""
+    if mesh is None:
+        return jax.default_backend()
+    platform: str = mesh.devices.flat[0].platform
+    return platform
+
+
+def pages_path(kernel: Kernel) -> AttentionPath:
+    """Read pages by a kernel; what the steps hand on is the pages themselves."""
+    return AttentionPath(
+        open=_pages_themselves,
+        append=_append_to_pages,
+        attend=partial(_attend_to_pages, kernel),
+        close=_pages_as_they_are,
+    )
+
+
+def by_heads(kernel: Kernel) -> Kernel:
+    """Run a kernel once for every part of the kv heads along the mesh's tensor axis.
+
+    The compiler can't cut a kernel. To be called inside a program that is mapped over the other
+    axes of the mesh.
+    """
+    heads = PartitionSpec(TENSOR)  # type: ignore[no-untyped-call]  # untyped in JAX
+    queries = PartitionSpec(None, TENSOR)  # type: ignore[no-untyped-call]
+    whole = PartitionSpec()  # type: ignore[no-untyped-call]
+    mapped: Kernel = jax.shard_map(
+        kernel,
+        in_specs=(queries, heads, whole, whole),
+        out_specs=queries,
+        axis_names={TENSOR},
+        check_vma=False,
+    )
+    return mapped
+
+
+def _append_to_window(seen: LayerCache, new: LayerCache, spots: Spots) -> LayerCache:
+    return append(seen, new, spots.positions)
+
+
+def _attend_to_window(queries: jax.Array, seen: LayerCache, spots: Spots) -> jax.Array:
+    return cached_attention(queries, seen.keys, seen.values, spots.positions)
+
+
+def _window_to_pages(
+    pages: LayerCache, seen: LayerCache, positions: jax.Array, where: Cells
+) -> LayerCache:
+    return write(pages, take_positions(seen, positions), where)
+
+
+WINDOWS = AttentionPath(view, _append_to_window, _attend_to_window, _window_to_pages)
+
+
+def _pages_themselves(pages: LayerCache, tables: jax.Array) -> LayerCache:
+    return pages
+
+
+def _append_to_pages(pages: LayerCache, new: LayerCache, spots: Spots) -> LayerCache:
+    tables, positions, active = spots
+    page_tokens = pages.keys.shape[2]
+    where = cells(tables, positions[:, None], active[:, None], page_tokens)
+    return write(pages, LayerCache(new.keys[:, :, None], new.values[:, :, None]), where)
+
+
+def _attend_to_pages(
+    kernel: Kernel, queries: jax.Array, pages: LayerCache, spots: Spots
+) -> jax.Array:
+    # A row that isn't active may stand beyond its table, which a kernel must never read.
+    lengths = jnp.where(spots.active, spots.positions + 1, 1)
+    scaled = queries.astype(jnp.float32) * queries.shape[-1] ** -0.5
+    return kernel(scaled, pages, spots.tables, lengths).astype(queries.dtype)
+
+
+def _pages_as_they_are(
+    pages: LayerCache, seen: LayerCache, positions: jax.Array, where: Cells
+) -> LayerCache:
+    return seen
+
+
+def _listed(names: dict[str, Kernel]) -> str:
+    return " and ".join(repr(name) for name in sorted(names))
