@@ -59,7 +59,7 @@ class PagePool:
         """Take a page that nobody holds, for a request with a row; the longest loose one last.
 
         Raises:
-          IndexError: where there is none.
+          KeyError: where there is none.
         """
         if not self._free:
             page, _ = self._loose.popitem(last=False)
