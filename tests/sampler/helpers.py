@@ -7,21 +7,31 @@ from typing import Any
 import jax
 import numpy as np
 import trio
+from numpy.typing import NDArray
 
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.decoder import forward
 from headrace.pipeline.models.parameters import init, unstack
-from headrace.pipeline.sampler.config import SamplerConfig
+from headrace.pipeline.sampler.config import DrawLimits, SamplerConfig
 from headrace.pipeline.sampler.engine import SamplerStatistics
 from headrace.pipeline.sampler.programs import Programs, compile_programs
 from headrace.pipeline.sampler.service import NativeSampler
-from headrace.pipeline.types import Completion, Float32s, Sample, SampleRequest
+from headrace.pipeline.types import Completion, Float32s, Int32s, Sample, SampleRequest
 
 VOCAB = 19
 STOP = 3
 MODEL = ModelConfig(2, 16, 4, 2, 4, 24, qk_norm=True)
+# Pages for two of the five rows at full length: whoever samples long texts is short of them.
 CONFIG = SamplerConfig(
-    rows=5, context_tokens=24, decode_tokens=3, prefill_lanes=2, prefill_tokens=4, max_stop_ids=2
+    rows=5,
+    context_tokens=32,
+    decode_tokens=3,
+    prefill_lanes=2,
+    prefill_tokens=4,
+    max_stop_ids=2,
+    page_tokens=4,
+    pages=17,
+    draws=DrawLimits(max_logit_bias=3, max_top_logprobs=3, token_masks=True),
 )
 
 
@@ -56,10 +66,9 @@ def _compiled_forward() -> Any:
     return jax.jit(partial(forward, config=MODEL))
 
 
-def learner_logprobs(params: Any, request: SampleRequest, completion: Completion) -> Float32s:
-    """Logprobs of the sampled tokens by the learner's forward pass, at the temperature."""
+def learner_logits(params: Any, sequence: Int32s) -> NDArray[np.float64]:
+    """Logits f64[n, V] by the learner's forward pass; those of token t stand at t - 1."""
     length = CONFIG.context_tokens
-    sequence = np.concatenate([request.tokens, completion.tokens])
     tokens, segments = np.zeros((2, 1, length), np.int32)
     tokens[0, : len(sequence)] = sequence
     segments[0, : len(sequence)] = 1
@@ -67,7 +76,13 @@ def learner_logprobs(params: Any, request: SampleRequest, completion: Completion
         params, tokens, np.arange(length, dtype=np.int32)[None], segments
     )
     logits = np.asarray(hidden[0], np.float64) @ np.asarray(head, np.float64).T
-    logits /= request.temperature or 1.0
+    return np.asarray(logits[: len(sequence)])
+
+
+def learner_logprobs(params: Any, request: SampleRequest, completion: Completion) -> Float32s:
+    """Logprobs of the sampled tokens by the learner's forward pass, at the temperature."""
+    sequence = np.concatenate([request.tokens, completion.tokens])
+    logits = learner_logits(params, sequence) / (request.temperature or 1.0)
     logprobs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
     sampled = np.arange(len(request.tokens), len(sequence))
     return logprobs[sampled - 1, sequence[sampled]].astype(np.float32)

@@ -216,7 +216,7 @@ class Run:
         scheduler = self.scheduler
         assert scheduler.waiting + scheduler.rows_busy <= len(self.running)
         occupants = scheduler._running.values()
-        for shard, memory in enumerate(scheduler._memories):
+        for shard, memory in enumerate(scheduler._shards.memories):
             busy = [one.sequence for one in occupants if one.shard == shard]
             assert_conserved(memory, busy)
         assert len({one.row for one in occupants}) == scheduler.rows_busy <= self.config.rows
