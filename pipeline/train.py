@@ -31,7 +31,7 @@ from .journal import Journal, Totals
 from .learner.fingerprint import fingerprint
 from .learner.service import Learner
 from .learner.state import Params
-from .models.parameters import unstack
+from .models.quantize import sampler_params
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
 from .observe.run_directory import RunDirectory
@@ -212,7 +212,8 @@ class Job:
                 if recipe.warm_start.steps > 0:
                     nursery.start_soon(imitator.compile)
             await trio.lowlevel.checkpoint_if_cancelled()  # a compiler can't be interrupted
-            convert: Convert = await device.run(partial(compile_convert, unstack, params))
+            to_stored = partial(sampler_params, weights=recipe.sampler.weights)
+            convert: Convert = await device.run(partial(compile_convert, to_stored, params))
         if recipe.warm_start.steps > 0:
             with self._preparing("warm_start", "imitating scripts"):
                 await self._warm_start(imitator)

@@ -1,4 +1,4 @@
-"""Moves weights from the learner to the sampler: one jitted cast and unstack, then a swap.
+"""Moves weights from the learner to the sampler: one jitted conversion, then a swap.
 
 The sampler never shares a buffer with the learner, whose updates delete their inputs: what
 is published is always a copy. A version counts as published only when the sampler has
@@ -22,7 +22,7 @@ def compile_convert(convert: Convert, params: Params) -> Convert:
     """Compile a conversion of the learner's parameters ahead of time.
 
     Args:
-      convert: pure; its outputs are copies, as those of `models.parameters.unstack`.
+      convert: pure; its outputs are copies, as those of `models.quantize.sampler_params`.
       params: the learner's parameters, of which only shapes and placement are used.
     """
     return jax.jit(convert).lower(params).compile()

@@ -65,6 +65,11 @@ def sampler_params(params: Params, weights: StoredWeights = "float32") -> Params
     return unstack(params, jnp.dtype(weights))
 
 
+def activations_dtype(weights: StoredWeights) -> jnp.dtype:
+    """The type that the sampler computes with, and so that of keys and values."""
+    return jnp.dtype("float32" if weights == "int8" else weights)
+
+
 def sampler_axes(config: ModelConfig, weights: StoredWeights = "float32") -> Params:
     """Give the logical axis names of every array, in the structure of `sampler_params`."""
     axes = unstacked_axes(config)

@@ -26,7 +26,7 @@ def rotation(positions: jax.Array, *, head_width: int, theta: float) -> Rotation
 
 def rotate(heads: jax.Array, by: Rotation) -> jax.Array:
     """Rotate queries or keys, [R, T, heads, h]; lengths of vectors don't change."""
-    low, high = jnp.split(heads, 2, axis=-1)
+    low, high = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
     cos, sin = by.cos[:, :, None, :], by.sin[:, :, None, :]
     rotated = jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
     return rotated.astype(heads.dtype)

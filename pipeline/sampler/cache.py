@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from ..models.config import ModelConfig
 from .pages import BIN
@@ -17,8 +18,8 @@ from .pages import BIN
 class LayerCache(NamedTuple):
     """One layer's keys and values.
 
-    As pages both are f32[K, P, page, h]. As a view, a window of positions for each row, values
-    are f32[K, S, W, h] and keys f32[K, S, h, W]: so attention reads both in order.
+    As pages both are [K, P, page, h]. As a view, a window of positions for each row, values
+    are [K, S, W, h] and keys [K, S, h, W]: so attention reads both in order.
     """
 
     keys: jax.Array
@@ -37,11 +38,13 @@ class Cells(NamedTuple):
     offsets: jax.Array
 
 
-def allocate(model: ModelConfig, *, pages: int, page_tokens: int) -> list[LayerCache]:
+def allocate(
+    model: ModelConfig, *, pages: int, page_tokens: int, dtype: DTypeLike
+) -> list[LayerCache]:
     """Make zeroed caches for all layers: masked attention multiplies what is in them by 0."""
     shape = (model.num_kv_heads, pages, page_tokens, model.head_width)
     return [
-        LayerCache(jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32))
+        LayerCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
         for _ in range(model.num_layers)
     ]
 

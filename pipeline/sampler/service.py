@@ -135,7 +135,8 @@ class NativeSampler:
         request names another. If the caller is cancelled, the swap may still happen.
 
         Args:
-          params: from `models.parameters.unstack`; not changed and not donated.
+          params: from `models.quantize.sampler_params`, with the configuration's weights; not
+            changed and not donated.
           version: newer than all before.
 
         Raises:

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from ..models.config import ModelConfig
+from ..models.quantize import activations_dtype
 from .cache import LayerCache, allocate
 from .config import SamplerConfig
 from .rows import Rows, RowUpdate, idle_rows
@@ -29,7 +30,8 @@ def initial_state(
     """Make a state of all shards in which every row is idle."""
     rows = jax.tree.map(jnp.asarray, idle_rows(config, vocab_size))
     pages, size = shards * config.num_pages(shards), config.page_tokens
-    caches = allocate(model, pages=pages, page_tokens=size)
+    dtype = activations_dtype(config.weights)
+    caches = allocate(model, pages=pages, page_tokens=size, dtype=dtype)
     return SamplerState(caches=caches, tokens=jnp.zeros((pages, size), jnp.int32), rows=rows)
 
 
