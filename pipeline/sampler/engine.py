@@ -170,7 +170,7 @@ class Engine:
         if self._loaded is None or not self.has_work:
             return []
         started = time.perf_counter()
-        if not self._scheduler.may_run_ahead:
+        if self._unread and not self._scheduler.may_run_ahead:
             self._read()
         before, self._unread = self._unread, []
         self._scheduler.assign()

@@ -5,35 +5,18 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..sampling import PLAIN, Constraint
 from ..types import (
     Bools,
     Completion,
     FinishReason,
-    Float32s,
     Int32s,
     SampleRequest,
     TopLogprobs,
 )
 from .sequence import Sequence
-
-
-class Columns(NamedTuple):
-    """What one dispatch sampled, by row.
-
-    Attributes:
-      counts: how many tokens.
-      tokens: lists of k; those from the count on mean nothing. So have `logprobs`.
-      active: which rows go on.
-      draws: all numbers, [k, S, ...].
-    """
-
-    counts: list[int]
-    tokens: list[list[int]]
-    logprobs: list[list[float]]
-    active: list[bool]
-    draws: Any
 
 
 class SampledBlock(NamedTuple):
@@ -43,15 +26,14 @@ class SampledBlock(NamedTuple):
     was_active: Bools
     active: Bools
 
-    def columns(self) -> Columns:
-        """Turn arrays over steps into lists over rows."""
-        return Columns(
-            counts=self.was_active.sum(axis=0).tolist(),
-            tokens=self.draws.token.T.tolist(),
-            logprobs=self.draws.logprob.T.tolist(),
-            active=self.active.tolist(),
-            draws=self.draws,
-        )
+
+class Piece(NamedTuple):
+    """The first tokens of one row of a block, all of one version."""
+
+    block: SampledBlock
+    row: int
+    size: int
+    version: int
 
 
 Ticket = int  # names a request, chosen by the caller, unique among those that haven't left
@@ -64,28 +46,29 @@ class Occupant:
 
     Attributes:
       rank: its place in the order of service.
-      tokens: what was sampled, with `logprobs` and `versions`.
+      limit: the length at which it ends.
+      length: tokens of the prompt and sampled ones.
+      pieces: what was sampled, in order.
       row: which it has; -1 for none.
       shard: where its row and pages are.
       sequence: its cached positions, while it has a row or was parked.
+      covered: positions that its pages can hold.
       ahead: tokens that dispatches may have sampled whose results weren't read yet.
+      stopped: whether a stop string ended it.
     """
 
     ticket: Ticket
     request: SampleRequest
     rank: Rank
     limit: int
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+    length: int
+    pieces: list[Piece] = field(default_factory=list)
     row: int = -1
     shard: int = 0
     sequence: Sequence | None = None
+    covered: int = 0
     ahead: int = 0
-    kept_masses: list[float] = field(default_factory=list)
-    top_ids: list[Int32s] = field(default_factory=list)
-    top_logprobs: list[Float32s] = field(default_factory=list)
-    stopped: bool = False  # by a stop string
+    stopped: bool = False
 
     @property
     def draws_specially(self) -> bool:
@@ -98,9 +81,10 @@ class Occupant:
         return self.sequence is not None and self.sequence.copy is not None
 
     @property
-    def length(self) -> int:
-        """Tokens of the prompt and sampled ones."""
-        return len(self.request.tokens) + len(self.tokens)
+    def cached(self) -> Sequence:
+        """The sequence of a request that has one, as each in a row does."""
+        assert self.sequence is not None
+        return self.sequence
 
     @property
     def to_fill(self) -> int:
@@ -110,17 +94,26 @@ class Occupant:
     @property
     def last_token(self) -> int:
         """The first input of `decode`."""
-        return self.tokens[-1] if self.tokens else int(self.request.tokens[-1])
+        if not self.pieces:
+            return int(self.request.tokens[-1])
+        last = self.pieces[-1]
+        return int(last.block.draws.token[last.size - 1, last.row])
+
+    def sampled(self) -> Int32s:
+        """What was sampled so far."""
+        tokens: Int32s = self._joined([piece.block.draws.token for piece in self.pieces], np.int32)
+        return tokens
 
     def text(self) -> Int32s:
         """All tokens so far."""
-        if not self.tokens:
+        if not self.pieces:
             return self.request.tokens
-        return np.concatenate([self.request.tokens, np.array(self.tokens, np.int32)])
+        return np.concatenate([self.request.tokens, self.sampled()])
 
     def positions_after(self, steps: int) -> int:
         """Cache positions in use after so many more steps, results that aren't read included."""
-        return min(self.length - 1 + self.ahead + steps, self.limit - 1)
+        positions = self.length - 1 + self.ahead + steps
+        return positions if positions < self.limit else self.limit - 1
 
     @property
     def surely_ended(self) -> bool:
@@ -139,57 +132,71 @@ class Occupant:
           ValueError: where it allows none, or an id that doesn't exist.
         """
         assert self.constraint is not None
-        allowed = self.constraint(np.array(self.tokens, np.int32))
+        tokens = self.sampled()
+        allowed = self.constraint(tokens)
         if not allowed:
-            raise ValueError(f"a constraint must allow a token, got none after {self.tokens}")
+            raise ValueError(f"a constraint must allow a token, got none after {tokens.tolist()}")
         if min(allowed) < 0 or max(allowed) >= vocab_size:
             raise ValueError(
                 f"a constraint must allow ids in 0..{vocab_size - 1}, got {sorted(allowed)} "
-                f"after {self.tokens}"
+                f"after {tokens.tolist()}"
             )
         listed = self.request.sampling.allowed_tokens
         both = allowed if listed is None else set(allowed) & set(listed)
         if not both:
             raise ValueError(
-                f"a constraint allowed {sorted(allowed)} after {self.tokens}, none of which is in "
-                "sampling.allowed_tokens"
+                f"a constraint allowed {sorted(allowed)} after {tokens.tolist()}, none of which "
+                "is in sampling.allowed_tokens"
             )
         return both
 
-    def take(self, columns: Columns, row: int, version: int) -> None:
+    def take(self, piece: Piece) -> None:
         """Take in what a dispatch sampled for its row."""
-        count = columns.counts[row]
-        self.tokens += columns.tokens[row][:count]
-        self.logprobs += columns.logprobs[row][:count]
-        self.versions += [version] * count
-        if self.draws_specially:
-            self.kept_masses += columns.draws.log_kept_mass[:count, row].tolist()
-        if self.request.sampling.top_logprobs and columns.draws.top is not None:
-            ids, logprobs = columns.draws.top
-            self.top_ids.append(ids[:count, row])
-            self.top_logprobs.append(logprobs[:count, row])
+        if piece.size:
+            self.pieces.append(piece)
+            self.length += piece.size
 
     def cut(self, count: int) -> None:
-        """Forget what was sampled after the first tokens."""
-        for sampled in (self.tokens, self.logprobs, self.versions, self.kept_masses):
-            del sampled[count:]
+        """Forget what was sampled after the first tokens; a stop string ended it there."""
+        surplus = self.length - len(self.request.tokens) - count
+        while surplus > 0:
+            last = self.pieces.pop()
+            kept = last.size - min(surplus, last.size)
+            surplus -= last.size - kept
+            self.length -= last.size - kept
+            if kept:
+                self.pieces.append(last._replace(size=kept))
         self.stopped = True
 
     def complete(self) -> Completion:
         """Make the completion of a request that ended."""
-        count = len(self.tokens)
-        stopped = self.stopped or self.tokens[-1] in self.request.stop_ids
-        kept = np.array(self.kept_masses, np.float32) if self.draws_specially else None
-        wanted = self.request.sampling.top_logprobs
-        top = None
-        if wanted:
-            ids, logprobs = np.concatenate(self.top_ids), np.concatenate(self.top_logprobs)
-            top = TopLogprobs(ids[:count, :wanted], logprobs[:count, :wanted])
+        stopped = self.stopped or self.last_token in self.request.stop_ids
+        draws = [piece.block.draws for piece in self.pieces]
+        versions = [np.full(piece.size, piece.version, np.int32) for piece in self.pieces]
+        kept = None
+        if self.draws_specially:
+            kept = self._joined([draw.log_kept_mass for draw in draws], np.float32)
         return Completion(
-            tokens=np.array(self.tokens, np.int32),
-            logprobs=np.array(self.logprobs, np.float32),
-            policy_versions=np.array(self.versions, np.int32),
+            tokens=self.sampled(),
+            logprobs=self._joined([draw.logprob for draw in draws], np.float32),
+            policy_versions=np.concatenate(versions),
             finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
             log_kept_mass=kept,
-            top_logprobs=top,
+            top_logprobs=self._top(draws),
         )
+
+    def _top(self, draws: list[Any]) -> TopLogprobs | None:
+        wanted = self.request.sampling.top_logprobs
+        if not wanted:
+            return None
+        ids = self._joined([draw.top.ids for draw in draws], np.int32)
+        logprobs = self._joined([draw.top.logprobs for draw in draws], np.float32)
+        return TopLogprobs(ids[:, :wanted], logprobs[:, :wanted])
+
+    def _joined(self, columns: list[Any], dtype: DTypeLike) -> Any:
+        """Join the row's part of [k, S, ...] arrays, one for each piece."""
+        parts = [
+            column[: piece.size, piece.row]
+            for column, piece in zip(columns, self.pieces, strict=True)
+        ]
+        return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)

@@ -37,6 +37,10 @@ class Sequence:
         """Pages on the device, or on the host if they are there."""
         return len(self.pages) if self.copy is None else self.copy.pages
 
+    def numbers(self) -> list[int]:
+        """The page numbers of its block table."""
+        return [page.number for page in self.pages]
+
     def advance(self, to_fill: int, page_tokens: int) -> int:
         """Count what is filled, also by others who share the pages; return `valid`.
 

@@ -1,0 +1,55 @@
+"""Which pieces of which texts one prefill dispatch works on."""
+
+from typing import NamedTuple
+
+from ..types import Int32s
+from .config import SamplerConfig
+from .occupant import Occupant
+from .rows import PrefillChunk, idle_chunk
+
+
+class Lane(NamedTuple):
+    """One lane of a prefill dispatch: a piece of a text, and the pages of the text."""
+
+    first: int
+    end: int
+    tokens: Int32s
+    pages: list[int]
+
+
+def plan_lanes(occupant: Occupant, version: int, most: int, config: SamplerConfig) -> list[Lane]:
+    """Plan as many lanes as the text needs, `most` at most; they count as filled from now on.
+
+    A lane ends where its window of `prefill_tokens` positions does.
+    """
+    size, sequence = config.prefill_tokens, occupant.cached
+    lanes: list[Lane] = []
+    while len(lanes) < most:
+        first = sequence.advance(occupant.to_fill, config.page_tokens)
+        end = min((first // size + 1) * size, occupant.to_fill)
+        if first >= end:
+            break
+        # The page numbers of now: its last page may become another one when it decodes.
+        lanes.append(Lane(first, end, occupant.text()[first:end], sequence.numbers()))
+        sequence.mark(end, version, config.page_tokens)
+    return lanes
+
+
+def make_chunk(lanes: list[list[Lane]], window: int, config: SamplerConfig) -> PrefillChunk:
+    """Make the operand of the program from the lanes of each shard."""
+    chunk, size = idle_chunk(config, window), config.prefill_tokens
+    for shard, some in enumerate(lanes):
+        first_lane = shard * (config.prefill_lanes // len(lanes))
+        for index, lane in enumerate(some, first_lane):
+            start = lane.first - lane.first % size
+            chunk.tokens[index, lane.first - start : lane.end - start] = lane.tokens
+            chunk.starts[index] = start
+            chunk.first[index], chunk.end[index] = lane.first, lane.end
+            write_table(chunk.tables[index], lane.pages)
+    return chunk
+
+
+def write_table(table: Int32s, numbers: list[int]) -> None:
+    """Write page numbers into a row of a block table, as far as it goes."""
+    shown = numbers[: len(table)]
+    table[: len(shown)] = shown

@@ -1,0 +1,134 @@
+"""Rows and pages of all shards: which of them a request gets.
+
+A shard is a part of the rows with a part of the pages. A request stays where its trajectory's
+pages are, and goes otherwise where most of its prompt is known.
+"""
+
+from collections.abc import Iterable
+
+from .config import SamplerConfig
+from .memory import Memory
+from .moves import Move
+from .occupant import Occupant
+
+class Shards:
+    """The memories of the shards and their free rows.
+
+    Attributes:
+      memories: one for each shard.
+      lost: requests whose trajectory's pages had been evicted since its last turn.
+    """
+
+    def __init__(self, config: SamplerConfig, count: int):
+        rows, pages = config.rows // count, config.num_pages(count)
+        self._config = config
+        self._rows = rows  # of each shard
+        self._free = [list(range(shard * rows, (shard + 1) * rows)) for shard in range(count)]
+        self.memories = [Memory(pages, config.page_tokens, shard=shard) for shard in range(count)]
+        self.lost = 0
+
+    def __len__(self) -> int:
+        return len(self.memories)
+
+    @property
+    def row_is_free(self) -> bool:
+        """Whether any shard has a free row."""
+        return any(self._free)
+
+    @property
+    def pages_free(self) -> float:
+        """Share of the pages that no request with a row holds."""
+        available = sum(memory.available for memory in self.memories)
+        return available / sum(memory.capacity for memory in self.memories)
+
+    def memory_of(self, occupant: Occupant) -> Memory:
+        """The memory where a request's pages are."""
+        return self.memories[occupant.shard]
+
+    def take_moves(self) -> list[Move]:
+        """Hand over what the device must do with pages, in order."""
+        return [move for memory in self.memories for move in memory.take_moves()]
+
+    def candidates(self, occupant: Occupant, version: int) -> list[int]:
+        """The shards with a free row where the request may go, the best first."""
+        shards = [0] if len(self) == 1 else self._ordered(occupant, version)
+        return [shard for shard in shards if self._free[shard]]
+
+    def place(self, occupant: Occupant, shard: int, version: int) -> bool:
+        """Give a request a row, and pages up to the next dispatch's end; false if there are none.
+
+        A page for each row stays available, two for each if the request was parked: it would
+        be the first to be parked again.
+        """
+        occupant.shard = shard
+        rows = self._rows - len(self._free[shard])
+        if not self._find_pages(occupant, version, rows):
+            return False
+        extended = self.extend(occupant)
+        assert extended, "the pages were counted"
+        occupant.row = self._free[shard].pop()
+        return True
+
+    def leave(self, occupant: Occupant) -> None:
+        """Take the request's row back."""
+        self._free[occupant.shard].append(occupant.row)
+        occupant.row, occupant.ahead = -1, 0
+
+    def in_need(self, occupants: Iterable[Occupant]) -> list[Occupant]:
+        """Those whose pages don't reach to the end of the next dispatch."""
+        steps = self._config.decode_tokens
+        return [one for one in occupants if one.positions_after(steps) > one.covered]
+
+    def are_short(self, needy: Iterable[Occupant]) -> bool:
+        """Whether there are too few pages for all that are in need."""
+        growth = [0] * len(self)
+        for occupant in needy:
+            growth[occupant.shard] += self._growth(occupant, occupant.cached.num_pages)
+        pairs = zip(growth, self.memories, strict=True)
+        return any(pages > memory.available for pages, memory in pairs)
+
+    def extend(self, occupant: Occupant) -> bool:
+        """Give a request pages up to the next dispatch's end; false if there are too few."""
+        positions, sequence = occupant.positions_after(self._config.decode_tokens), occupant.cached
+        if not self.memory_of(occupant).extend(sequence, positions):
+            return False
+        occupant.covered = len(sequence.pages) * self._config.page_tokens
+        return True
+
+    def _ordered(self, occupant: Occupant, version: int) -> list[int]:
+        if occupant.sequence is not None:  # it was parked there
+            return [occupant.shard]
+        request, text = occupant.request, occupant.text()
+        order = []
+        for shard, memory in enumerate(self.memories):
+            if memory.continues(request.key, text, request.version):
+                return [shard]
+            order.append((-memory.knows(text[:-1], version), -len(self._free[shard]), shard))
+        return [shard for _, _, shard in sorted(order)]
+
+    def _find_pages(self, occupant: Occupant, version: int, rows: int) -> bool:
+        request, memory = occupant.request, self.memory_of(occupant)
+        if occupant.sequence is not None:  # it was parked
+            reserve = 2 * rows + self._growth(occupant, occupant.sequence.num_pages)
+            return memory.bring_back(occupant.sequence, reserve)
+        idle = memory.continues(request.key, occupant.text(), request.version)
+        if idle is not None:
+            found = memory.resume(request.key, rows + self._growth(occupant, idle.num_pages))
+            occupant.sequence = idle if found else None
+            return found
+        prompt = -(-occupant.to_fill // self._config.page_tokens)
+        occupant.sequence = memory.begin(
+            occupant.text()[:-1],
+            version,
+            pinned=request.version is not None,
+            reserve=rows + self._growth(occupant, prompt),
+        )
+        if occupant.sequence is None:
+            return False
+        self.lost += memory.lost(request.key)
+        return True
+
+    def _growth(self, occupant: Occupant, pages: int) -> int:
+        """Pages that the next dispatch needs beyond those."""
+        positions = occupant.positions_after(self._config.decode_tokens)
+        return max(0, -(-positions // self._config.page_tokens) - pages)
