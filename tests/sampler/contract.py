@@ -238,7 +238,50 @@ async def the_load_counts_every_request(sampler: Sampler, publish: Publish) -> N
             load = sampler.load()
             assert load.rows_busy <= CONFIG.rows
             assert load.rows_busy + load.waiting <= count
-    assert sampler.load() == SamplerLoad(CONFIG.rows, rows_busy=0, waiting=0)
+    load = sampler.load()
+    assert (load.rows, load.rows_busy, load.waiting) == (CONFIG.rows, 0, 0)
+
+
+async def the_load_says_how_full_the_cache_is(sampler: Sampler, publish: Publish) -> None:
+    """More long requests than fit, in two waves, some of which are cancelled."""
+    assert (sampler.load().pages_free, sampler.load().preemptions) == (1, 0)
+    await publish(0)
+    preemptions = 0
+    for give_up in (True, False):
+        async with trio.open_nursery() as nursery:
+            for seed in range(2 * CONFIG.rows):
+                nursery.start_soon(sampler.sample, long_request(seed))
+            for _ in range(5):
+                await trio.sleep(0.001)
+                load = sampler.load()
+                assert 0 <= load.pages_free <= 1
+                assert load.preemptions >= preemptions
+                preemptions = load.preemptions
+            if give_up:
+                nursery.cancel_scope.cancel()
+    # What a cancelled request had is free when the next one is served, at the latest.
+    await sampler.sample(make_request(1))
+    assert sampler.load().pages_free == 1
+    assert sampler.load().preemptions >= preemptions
+
+
+async def a_turn_goes_on_as_its_whole_text_would(sampler: Sampler, publish: Publish) -> None:
+    """Whatever is cached of the turn before; asked a second time, less of it is."""
+    await publish(0)
+    requests = [make_request(seed, max_tokens=4) for seed in range(8)]
+    for seen in (2, 1):
+        completions = await sample_all(sampler.sample, requests)
+        requests = [
+            replace(request, tokens=np.concatenate([request.tokens, done.tokens, more]))
+            for request, done, more in zip(
+                requests, completions, np.ones((len(requests), seen), np.int32), strict=True
+            )
+        ]
+    cached = await sample_all(sampler.sample, requests)
+    afresh = await sample_all(sampler.sample, requests)
+    for left, right in zip(cached, afresh, strict=True):
+        assert left.tokens.tolist() == right.tokens.tolist()
+        np.testing.assert_allclose(left.logprobs, right.logprobs, atol=1e-4)
 
 
 async def refuses(sampler: Sampler, version: int) -> None:
@@ -266,4 +309,6 @@ CHECKS: tuple[Check, ...] = (
     an_unknown_version_is_refused,
     a_version_is_refused_after_its_last_hold,
     the_load_counts_every_request,
+    the_load_says_how_full_the_cache_is,
+    a_turn_goes_on_as_its_whole_text_would,
 )

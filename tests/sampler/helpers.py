@@ -30,7 +30,7 @@ CONFIG = SamplerConfig(
     prefill_tokens=4,
     max_stop_ids=2,
     page_tokens=4,
-    pages=17,
+    pages=20,
     draws=DrawLimits(max_logit_bias=3, max_top_logprobs=3, token_masks=True),
 )
 

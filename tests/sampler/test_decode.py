@@ -1,23 +1,33 @@
 """The decode program's mask: what isn't served neither advances nor changes, bit for bit."""
 
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.pipeline.sampler.decode import Decoded
-from headrace.pipeline.sampler.rows import RowUpdate, idle_chunk, idle_rows, no_update
+from headrace.pipeline.sampler.pages import BIN
+from headrace.pipeline.sampler.rows import (
+    DecodeInput,
+    RowUpdate,
+    idle_chunk,
+    idle_rows,
+    no_update,
+)
 from headrace.pipeline.sampler.state import SamplerState
 from headrace.pipeline.types import Bools
 from tests.sampler.helpers import CONFIG, STOP, VOCAB, native_programs, sampler_params
 
-WINDOW = CONFIG.windows[-1]
+[WINDOW] = CONFIG.windows
 ALL = np.ones(CONFIG.rows, np.bool_)
 Masks = st.lists(st.booleans(), min_size=CONFIG.rows, max_size=CONFIG.rows)
+# Three pages a row, in no order; the others belong to nobody.
+OWN = np.random.default_rng(5).permutation(np.arange(1, CONFIG.num_pages()))[:15].reshape(5, 3)
+TABLES = np.full((CONFIG.rows, WINDOW // CONFIG.page_tokens), BIN, np.int32)
+TABLES[:, :3] = OWN
 
 
 @cache
@@ -26,17 +36,21 @@ def started() -> SamplerState:
     rng = np.random.default_rng(0)
     state = native_programs().initial_state()
     for lanes in ([0, 1], [2, 3]):
-        chunk = idle_chunk(CONFIG)
+        chunk = idle_chunk(CONFIG, WINDOW)
         chunk.tokens[:] = rng.integers(0, VOCAB, chunk.tokens.shape)
-        chunk.rows[:] = lanes
+        chunk.end[:] = CONFIG.prefill_tokens
+        chunk.tables[:] = TABLES[lanes]
         state = native_programs().prefill[WINDOW](sampler_params(0), state, chunk)
-    rows = idle_rows(CONFIG)
+    rows = idle_rows(CONFIG, VOCAB)
     rows.token[:] = rng.integers(0, VOCAB, CONFIG.rows)
     rows.position[:] = [4, 4, 3, 2, 0]
     rows.active[:] = [True, True, True, True, False]
+    rows.prompt[:] = rows.position + 1
     rows.limit[:] = [20, 24, 7, 9, 20]
     rows.key[:] = rng.integers(0, 2**32, (CONFIG.rows, 2), np.uint32)
-    rows.temperature[:] = [1.0, 0.5, 2.0, 0.0, 1.0]
+    rows.options.temperature[:] = [1.0, 0.5, 2.0, 0.0, 1.0]
+    rows.options.repetition_penalty[:] = [1.0, 2.0, 1.0, 0.5, 1.0]
+    rows.options.top_p[:] = [0.5, 1.0, 1.0, 1.0, 0.9]
     rows.stop_ids[:, 0] = STOP
     return run(state, ALL, RowUpdate(ALL, rows))[0]
 
@@ -44,22 +58,34 @@ def started() -> SamplerState:
 def run(
     state: SamplerState, served: Bools, update: RowUpdate | None = None, *, version: int = 0
 ) -> tuple[SamplerState, Decoded]:
-    """Decode once; the result is on the host, so the same state can be used again."""
-    program = native_programs().decode[WINDOW]
-    update = no_update(CONFIG) if update is None else update
+    """Decode once; the result is on the host, so the same state can be used again.
+
+    As the scheduler does, it knows the pages of served rows alone.
+    """
+    update = no_update(CONFIG, VOCAB) if update is None else update
+    tables = np.where(served[:, None], TABLES, BIN)
     on_device = jax.tree.map(jnp.array, state)
-    return jax.device_get(program(sampler_params(version), on_device, update, served))
+    program = native_programs().decode[WINDOW]
+    inputs = DecodeInput(update, served, tables)
+    return jax.device_get(program(sampler_params(version), on_device, inputs))
 
 
-def assert_equal_rows(left: Any, right: Any, which: Bools) -> None:
-    """Compare all numbers and the whole cache of some rows."""
+def assert_equal_rows(left: SamplerState, right: SamplerState, which: Bools) -> None:
+    """Compare all numbers of some rows and all their pages, and the pages that nobody has."""
 
     def compare(one: np.ndarray, other: np.ndarray) -> None:
         np.testing.assert_array_equal(one[which], other[which])
 
-    jax.tree.map(compare, left, right)
+    def compare_pages(one: np.ndarray, other: np.ndarray) -> None:
+        axis = one.ndim - 3 if one.ndim > 2 else 0  # [K, P, page, h], or [P, page]
+        same = np.setdiff1d(np.arange(1, one.shape[axis]), OWN[~which])
+        np.testing.assert_array_equal(one.take(same, axis), other.take(same, axis))
+
+    jax.tree.map(compare, left.rows, right.rows)
+    jax.tree.map(compare_pages, (left.caches, left.tokens), (right.caches, right.tokens))
 
 
+@settings(max_examples=25)
 @given(Masks, st.integers(0, 1))
 def test_a_dispatch_serves_its_rows_and_leaves_the_others_as_they_are(
     mask: list[bool], version: int
@@ -73,10 +99,14 @@ def test_a_dispatch_serves_its_rows_and_leaves_the_others_as_they_are(
     expected, expected_decoded = run(before, ALL, version=version)
     assert_equal_rows(after, expected, served)
     np.testing.assert_array_equal(decoded.was_active, expected_decoded.was_active & served)
-    for left, right in zip(decoded[:2], expected_decoded[:2], strict=True):
-        np.testing.assert_array_equal(left[decoded.was_active], right[decoded.was_active])
+
+    def compare(one: np.ndarray, other: np.ndarray) -> None:
+        np.testing.assert_array_equal(one[decoded.was_active], other[decoded.was_active])
+
+    jax.tree.map(compare, decoded.draws, expected_decoded.draws)
 
 
+@settings(max_examples=25)
 @given(Masks)
 def test_two_dispatches_of_disjoint_rows_are_one_of_both_in_either_order(mask: list[bool]) -> None:
     first = np.array(mask)
@@ -87,12 +117,28 @@ def test_two_dispatches_of_disjoint_rows_are_one_of_both_in_either_order(mask: l
         assert_equal_rows(whole, both, ALL)
 
 
+@settings(max_examples=25)
 @given(Masks)
 def test_an_update_reaches_rows_that_are_not_served(mask: list[bool]) -> None:
     served = np.array(mask)
-    update = RowUpdate(~served, idle_rows(CONFIG))
+    update = RowUpdate(~served, idle_rows(CONFIG, VOCAB))
     after, decoded = run(started(), served, update)
     assert not after.rows.active[~served].any()
     assert not decoded.active[~served].any()
     expected, _ = run(started(), served)
     assert_equal_rows(after, expected, served)
+
+
+def test_a_row_that_samples_one_token_rests_until_the_next_dispatch() -> None:
+    rows = jax.tree.map(np.copy, started().rows)
+    rows.single[:] = [True, False, True, False, False]
+    before = started().rows.active
+    after, decoded = run(started(), ALL, RowUpdate(ALL, rows))
+    singles = decoded.was_active[:, rows.single]
+    assert (singles.sum(axis=0) == before[rows.single]).all()
+    assert after.rows.position[0] == rows.position[0] + 1
+    assert after.rows.active[0] == (decoded.draws.token[0, 0] != STOP)
+    plain, _ = run(started(), ALL)
+    others = ~rows.single
+    np.testing.assert_array_equal(after.rows.token[others], plain.rows.token[others])
+    np.testing.assert_array_equal(decoded.draws.token[0], run(started(), ALL)[1].draws.token[0])

@@ -424,6 +424,6 @@ def test_nothing_compiles_and_nothing_stays_after_300_requests() -> None:
         engine.drop(version)
     gc.collect()
     copies = [one for one in gc.get_objects() if isinstance(one, HostCopy)]
-    idle = engine._scheduler._memories[0]._idle.values()
+    idle = engine._scheduler._shards.memories[0]._idle.values()
     assert all(any(copy is one.copy for one in idle) for copy in copies)
     assert all(one.version == VERSIONS - 1 or not one.pinned for one in idle)
