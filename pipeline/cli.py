@@ -96,6 +96,7 @@ def _train(arguments: Sequence[str]) -> int:
     import trio  # noqa: PLC0415
 
     from .assemble import assemble  # noqa: PLC0415
+    from .compilation_cache import keep_programs  # noqa: PLC0415
     from .observe.view import open_view  # noqa: PLC0415
     from .supervise import end_without_threads  # noqa: PLC0415
     from .train import Job  # noqa: PLC0415
@@ -106,6 +107,7 @@ def _train(arguments: Sequence[str]) -> int:
         parts = assemble(recipe)  # finds the mistakes that are left, before anything is written
         directory = _run_directory(recipe)
         config = recipe.run
+        keep_programs(config.compilation_cache)
         with open_view(config.name, config.steps, stream=sys.stdout, kind=config.view) as view:
             job = Job(recipe, parts, directory, view)
             trio.run(job.run, began_seconds)

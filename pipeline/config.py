@@ -38,6 +38,8 @@ class RunConfig:
     """Updates of the learner."""
     seed: int = 0
     """Decides the parameters, the order of tasks and the random keys of all episodes."""
+    compilation_cache: str | None = None
+    """A folder where compiled programs are kept, so that the next start is faster."""
     predict: bool = True
     """Predict the run's efficiency at its start, by simulating some updates in a process."""
     view: Literal["auto", "live", "plain"] = "auto"
@@ -51,7 +53,8 @@ class RunConfig:
         is_plain = re.fullmatch(r"[A-Za-z0-9_.-]+", self.name) is not None
         hint = "set --run.name, or name under [run] in the recipe file"
         check(is_plain, "run.name", self.name, "letters, digits, '_', '.' and '-'", hint=hint)
-        check(self.dir != "", "run.dir", self.dir, "the path of a folder")
+        for name in ("dir", "compilation_cache"):
+            check(getattr(self, name) != "", f"run.{name}", "", "the path of a folder")
 
 
 @dataclass(frozen=True, kw_only=True)

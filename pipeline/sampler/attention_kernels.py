@@ -26,9 +26,9 @@ Kernel = Callable[[jax.Array, LayerCache, jax.Array, jax.Array], jax.Array]
 TPU_BLOCK = 256
 GPU_BLOCK = 64
 
-# Tiles of f32 in the TPU's vector memory: 8 sublanes of 128 lanes.
+# Tiles of bf16 in the TPU's vector memory, 16 sublanes of 128 lanes; those of f32 are lower.
 TPU_LANES = 128
-TPU_SUBLANES = 8
+TPU_SUBLANES = 16
 # The smallest side of a matrix product in a Triton kernel.
 GPU_SIDE = 16
 GPU_SPLITS = 16

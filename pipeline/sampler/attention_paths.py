@@ -110,20 +110,28 @@ def pages_path(kernel: Kernel) -> AttentionPath:
 def by_heads(kernel: Kernel) -> Kernel:
     """Run a kernel once for every part of the kv heads along the mesh's tensor axis.
 
-    The compiler can't cut a kernel. To be called inside a program that is mapped over the other
-    axes of the mesh.
+    The compiler can't cut a kernel. To be called in a program that is mapped over the other axes
+    of the mesh; outside of one, where only its shapes are asked for, the kernel is whole.
     """
-    heads = PartitionSpec(TENSOR)  # type: ignore[no-untyped-call]  # untyped in JAX
-    queries = PartitionSpec(None, TENSOR)  # type: ignore[no-untyped-call]
+    of_pages = PartitionSpec(TENSOR)  # type: ignore[no-untyped-call]  # untyped in JAX
+    of_queries = PartitionSpec(None, TENSOR)  # type: ignore[no-untyped-call]
     whole = PartitionSpec()  # type: ignore[no-untyped-call]
-    mapped: Kernel = jax.shard_map(
-        kernel,
-        in_specs=(queries, heads, whole, whole),
-        out_specs=queries,
-        axis_names={TENSOR},
-        check_vma=False,
-    )
-    return mapped
+
+    def parts(
+        queries: jax.Array, pages: LayerCache, tables: jax.Array, lengths: jax.Array
+    ) -> jax.Array:
+        if TENSOR not in jax.sharding.get_abstract_mesh().axis_names:
+            return kernel(queries, pages, tables, lengths)
+        mapped: Kernel = jax.shard_map(
+            kernel,
+            in_specs=(of_queries, of_pages, whole, whole),
+            out_specs=of_queries,
+            axis_names={TENSOR},
+            check_vma=False,
+        )
+        return mapped(queries, pages, tables, lengths)
+
+    return parts
 
 
 def _append_to_window(seen: LayerCache, new: LayerCache, spots: Spots) -> LayerCache:
@@ -160,7 +168,8 @@ def _attend_to_pages(
     # A row that isn't active may stand beyond its table, which a kernel must never read.
     lengths = jnp.where(spots.active, spots.positions + 1, 1)
     scaled = queries.astype(jnp.float32) * queries.shape[-1] ** -0.5
-    return kernel(scaled, pages, spots.tables, lengths).astype(queries.dtype)
+    mixed = kernel(scaled.astype(pages.keys.dtype), pages, spots.tables, lengths)
+    return mixed.astype(queries.dtype)
 
 
 def _pages_as_they_are(

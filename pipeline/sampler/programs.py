@@ -58,19 +58,26 @@ class Programs:
 
 
 def compile_programs(
-    config: SamplerConfig, model: ModelConfig, vocab_size: int, *, mesh: Mesh | None = None
+    config: SamplerConfig,
+    model: ModelConfig,
+    vocab_size: int,
+    *,
+    mesh: Mesh | None = None,
+    path: AttentionPath | None = None,
 ) -> Programs:
     """Compile everything, in parallel; takes seconds and may run on any thread.
 
     Args:
       mesh: with axes "fsdp", over which rows and pages are cut, and "tensor", over which kv
         heads are; None for one device.
+      path: how decoding reads the cache; None chooses by `config.attention` and the platform.
 
     Raises:
       ConfigError: for sizes that the mesh can't cut evenly, or that the attention asked for
         doesn't take.
     """
-    path = choose_path(config, model, platform=platform_of(mesh), mesh=mesh)
+    if path is None:
+        path = choose_path(config, model, platform=platform_of(mesh), mesh=mesh)
     layout = make_layout(config, model, vocab_size, mesh)
     sizes = _Sizes(config, model, vocab_size, layout, path)
     lowered = _lower_moves(sizes)
