@@ -25,10 +25,10 @@ from tests.controller.oracle import (
 AT_ONCE = 250  # examples from one seed: hypothesis varies what it found before
 
 
-def run_many(number, first_seed):
+def run_many(number, first_seed, *, at_once=AT_ONCE):
     """Run so many schedules of all kinds; yield how many were run, now and then."""
-    for part, start in enumerate(range(0, number, AT_ONCE)):
-        examples = min(AT_ONCE, number - start)
+    for part, start in enumerate(range(0, number, at_once)):
+        examples = min(at_once, number - start)
         KINDS[part % len(KINDS)](examples, first_seed + part)
         yield start + examples
 

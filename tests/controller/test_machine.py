@@ -5,6 +5,6 @@ from hypothesis import settings
 
 from tests.controller.machine import ControllerMachine
 
-ControllerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=20)
+ControllerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=20)
 TestController = ControllerMachine.TestCase
 pytestmark = pytest.mark.timeout(900)  # a failure takes a minute or more to become small

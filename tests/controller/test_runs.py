@@ -72,7 +72,7 @@ class Sizes:
             self.objects.append(len(gc.get_objects()))
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("deterministic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_law_19_500_steps_grow_neither_memory_nor_threads(deterministic):
     run = Run(steps=500, schedule=replace(SCHEDULE, deterministic=deterministic))
     run.updates = sizes = Sizes(run)

@@ -15,14 +15,14 @@ SHRINKING = pytest.mark.timeout(900)  # a failure takes a minute or more to beco
 
 
 @SHRINKING
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data(), scheduling=st.random_module())
 def test_laws_3_to_6_bounded_runs_end_and_keep_their_bounds(data, scheduling):
     run_to_its_end(data, deterministic=False)
 
 
 @SHRINKING
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data(), scheduling=st.random_module())
 def test_laws_3_to_6_lockstep_runs_end_and_keep_their_order(data, scheduling):
     run_to_its_end(data, deterministic=True)
@@ -44,6 +44,6 @@ def test_conformance_1_a_stage_that_fails_at_any_time_ends_the_run_with_its_name
 
 @pytest.mark.slow
 @SHRINKING
-def test_law_5_a_thousand_schedules_without_a_deadlock():
+def test_law_5_hundreds_of_schedules_without_a_deadlock():
     """Ten thousand: `python -m tests.controller.many_schedules`."""
-    assert list(run_many(1000, first_seed=0))[-1] == 1000
+    assert list(run_many(360, first_seed=0, at_once=60))[-1] == 360

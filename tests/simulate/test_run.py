@@ -63,7 +63,7 @@ def test_the_real_controller_does_what_sixty_plain_lines_do(latency, eta, most):
     kv_tokens=st.sampled_from([None, 100, 400]),
     group_size=st.integers(1, 5),
 )
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_the_account_closes_and_the_bounds_hold(
     seed, eta, slack, failing, rows, kv_tokens, group_size
 ):

@@ -91,7 +91,9 @@ EPISODES = st.builds(
 TRACES = st.lists(
     st.lists(EPISODES, min_size=1, max_size=3).map(tuple), min_size=1, max_size=5
 ).map(lambda groups: Trace(tuple(groups)))
-ASKED = st.lists(st.tuples(st.text(max_size=5), st.integers(0, 2**31)), min_size=1, max_size=9)
+ASKED = st.lists(
+    st.tuples(st.text("abc", max_size=5), st.integers(0, 2**31)), min_size=1, max_size=9
+)
 
 
 @given(TRACES, ASKED, st.integers(0, 2**31))
