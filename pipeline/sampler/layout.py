@@ -96,6 +96,15 @@ def make_layout(
         parts = mesh.shape[axis]
         fits = f"a multiple of {parts}, the devices along the mesh's axis {axis!r}"
         check(size % parts == 0, name, size, fits)
+    parts, least = mesh.shape[FSDP], config.fewest_pages
+    hint = f"each of {parts} parts of the mesh has its own; 0 takes enough"
+    check(
+        config.num_pages(parts) >= least,
+        "sampler.pages",
+        config.pages,
+        f">= {parts * least}",
+        hint=hint,
+    )
     whole = vocab_size % mesh.shape[TENSOR] != 0
     return Layout(mesh, {**SAMPLER_RULES, "vocab": None} if whole else SAMPLER_RULES)
 

@@ -387,6 +387,18 @@ def test_who_gives_up_a_row_is_the_youngest_and_is_counted() -> None:
     run.finish()
 
 
+def test_long_texts_go_through_all_windows_beside_short_ones() -> None:
+    sizes = replace(EVEN, context_tokens=200, page_tokens=16, prefill_tokens=16)
+    run = Run(replace(sizes, pages=sizes.fewest_pages + 4))
+    assert run.config.windows == (128, 256)
+    rng = np.random.default_rng(0)
+    for length in (5, 100, 126, 128, 129, 170, 198):
+        prompt = rng.integers(0, VOCAB, length).astype(np.int32)
+        for version in (0, None):
+            run.open(prompt, NEVER_STOPS, version=version)
+    run.finish()
+
+
 def test_smaller_priorities_get_rows_first_then_earlier_arrivals() -> None:
     run = Run(replace(EVEN, rows=1, prefill_lanes=1))
     for priority in [5, 2, 5, 1, 2, 1]:

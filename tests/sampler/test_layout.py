@@ -1,0 +1,45 @@
+"""Sizes that a mesh can't cut are refused before anything is compiled."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from headrace.pipeline.errors import ConfigError
+from headrace.pipeline.sampler.config import SamplerConfig
+from headrace.pipeline.sampler.layout import make_layout
+from headrace.sharding.mesh import FSDP, TENSOR
+from tests.sampler.helpers import MODEL, VOCAB
+
+SIZES = SamplerConfig(rows=4, prefill_lanes=4, context_tokens=32, page_tokens=4)
+
+
+def make_mesh(data: int, tensor: int) -> jax.sharding.Mesh:
+    devices = np.array(jax.devices()[: data * tensor]).reshape(data, tensor)
+    return jax.sharding.Mesh(devices, (FSDP, TENSOR))
+
+
+@pytest.mark.parametrize(
+    ("changes", "data", "tensor", "message"),
+    [
+        ({"rows": 5}, 2, 1, r"sampler.rows must be a multiple of 2.*got 5"),
+        ({"prefill_lanes": 3}, 2, 1, r"sampler.prefill_lanes must be a multiple of 2.*got 3"),
+        ({}, 1, 4, r"num_kv_heads must be a multiple of 4.*got 2"),
+        # Each shard needs pages for a request at full length, or that one waits for ever.
+        ({"pages": 19}, 2, 1, r"sampler.pages must be >= 20, got 19"),
+    ],
+)
+def test_sizes_that_a_mesh_cannot_cut_are_config_errors(
+    changes: dict[str, Any], data: int, tensor: int, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_layout(replace(SIZES, **changes), MODEL, VOCAB, make_mesh(data, tensor))
+
+
+def test_a_mesh_is_cut_into_as_many_shards_as_its_data_axis_has_devices() -> None:
+    assert make_layout(SIZES, MODEL, VOCAB, None).shards == 1
+    assert make_layout(SIZES, MODEL, VOCAB, make_mesh(1, 2)).shards == 1
+    enough = replace(SIZES, pages=2 * SIZES.fewest_pages)
+    assert make_layout(enough, MODEL, VOCAB, make_mesh(2, 2)).shards == 2
