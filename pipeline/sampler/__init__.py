@@ -10,6 +10,7 @@ prefixes   which pages hold the start of which text
 memory     what a request starts with, and what becomes of its pages
 shards     which row and pages a request gets
 lanes      which pieces of which texts one prefill dispatch works on
+row_numbers  what the next dispatch is told about rows and their tables
 scheduler  all of these together
 versions   which policy versions must stay alive
 stops      stop strings

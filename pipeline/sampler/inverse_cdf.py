@@ -78,10 +78,13 @@ def _first_beyond(mass: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Ar
     Where rounding leaves none, the last entry with mass. (Running sums come from a tree of
     partial sums, so they may even fall by an ulp: hence the test for mass.)
     """
-    last_index = mass.shape[-1] - 1
+    size = mass.shape[-1]
     sums = jnp.cumsum(mass, axis=-1)
     beyond = (mass > 0) & (sums > target[:, None])
-    last = last_index - lax.argmax((mass > 0)[:, ::-1], 1, jnp.int32)
+    # Not by reversing: where entries are cut over devices, that makes all of them wait for each
+    # other, and those of other rows may have left the loop. Without any mass it is the last entry.
+    ids = jnp.arange(size, dtype=jnp.int32)
+    last = jnp.where(mass > 0, ids[None], -1).max(axis=-1) % size
     index = jnp.where(beyond.any(axis=-1), lax.argmax(beyond, 1, jnp.int32), last)
     before = jnp.take_along_axis(sums - mass, index[:, None], axis=1)[:, 0]
     return index, before

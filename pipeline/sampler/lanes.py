@@ -45,11 +45,6 @@ def make_chunk(lanes: list[list[Lane]], window: int, config: SamplerConfig) -> P
             chunk.tokens[index, lane.first - start : lane.end - start] = lane.tokens
             chunk.starts[index] = start
             chunk.first[index], chunk.end[index] = lane.first, lane.end
-            write_table(chunk.tables[index], lane.pages)
+            shown = lane.pages[: chunk.tables.shape[1]]
+            chunk.tables[index, : len(shown)] = shown
     return chunk
-
-
-def write_table(table: Int32s, numbers: list[int]) -> None:
-    """Write page numbers into a row of a block table, as far as it goes."""
-    shown = numbers[: len(table)]
-    table[: len(shown)] = shown

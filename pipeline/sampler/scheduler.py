@@ -15,16 +15,13 @@ The oldest one always has what it needs, so somebody always gets on.
 import heapq
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..types import NO_VERSION, Completion, SampleRequest
 from .config import SamplerConfig
-from .lanes import Lane, make_chunk, plan_lanes, write_table
+from .lanes import Lane, make_chunk, plan_lanes
 from .moves import Move
 from .occupant import Occupant, Piece, Rank, SampledBlock, Ticket
-from .options import write_allowed, write_options
-from .pages import BIN
-from .rows import NO_STOP, DecodeInput, PrefillChunk, RowUpdate, copied, no_update
+from .row_numbers import RowNumbers
+from .rows import DecodeInput, PrefillChunk
 from .shards import Shards
 from .stops import DecodeText, first_stop
 
@@ -83,9 +80,7 @@ class Scheduler:
         self._running: dict[Ticket, Occupant] = {}
         self._prefilling: dict[int, Occupant] = {}  # in order of assignment
         self._decoding: dict[int, Occupant] = {}
-        self._update = no_update(config, vocab_size)
-        width = config.cache_tokens // config.page_tokens
-        self._tables = np.full((config.rows, width), BIN, np.int32)  # of the decoding rows
+        self._numbers = RowNumbers(config, vocab_size)
         self._refused: list[Finished] = []
         self._served = 0  # rows of all dispatches together
         self._completed = 0
@@ -263,10 +258,7 @@ class Scheduler:
             return None
         self._served += len(rows)
         window = self._config.window_for(positions)
-        served = np.zeros(self._config.rows, np.bool_)
-        served[[row for row, _ in rows]] = True
-        tables = self._tables[:, : window // self._config.page_tokens].copy()
-        inputs = DecodeInput(self._take_update(), served, tables)
+        inputs = self._numbers.take([row for row, _ in rows], window)
         return DecodeDispatch(inputs, rows, version, window)
 
     def take_refused(self) -> list[Finished]:
@@ -320,14 +312,13 @@ class Scheduler:
         del self._running[occupant.ticket]
         if self._prefilling.pop(row, None) is None:
             del self._decoding[row]
-        self._tables[row] = BIN
+        self._numbers.clear(row)
         self._shards.leave(occupant)
 
     def _silence(self, occupant: Occupant) -> None:
         """Let the row stop before the next token."""
         if occupant.row in self._decoding:
-            self._update.rows.active[occupant.row] = False
-            self._update.changed[occupant.row] = True
+            self._numbers.silence(occupant.row)
 
     def _evacuate(self, occupant: Occupant) -> None:
         """Take a request out of its row; what is cached for it is given up."""
@@ -346,25 +337,8 @@ class Scheduler:
 
     def _start_decoding(self, occupant: Occupant) -> None:
         self._shards.memory_of(occupant).own_page(occupant.cached)
-        row = occupant.row
-        self._decoding[row] = self._prefilling.pop(row)
-        write_table(self._tables[row], occupant.cached.numbers())
-        self._write_row(occupant)
-
-    def _write_row(self, occupant: Occupant) -> None:
-        """Tell the device all numbers of a row."""
-        row, request, rows = occupant.row, occupant.request, self._update.rows
-        rows.token[row] = occupant.last_token
-        rows.position[row] = occupant.length - 1
-        rows.active[row] = True
-        rows.prompt[row] = len(request.tokens)
-        rows.limit[row] = occupant.limit
-        rows.key[row] = request.key
-        rows.stop_ids[row] = NO_STOP
-        rows.stop_ids[row, : len(request.stop_ids)] = request.stop_ids
-        rows.single[row] = occupant.constraint is not None
-        write_options(rows.options, row, request.sampling, temperature=request.temperature)
-        self._update.changed[row] = True
+        self._decoding[occupant.row] = self._prefilling.pop(occupant.row)
+        self._numbers.start(occupant)
 
     def _constrain(self, version: int) -> None:
         """Ask the constraints for the tokens allowed next; a request whose one fails ends."""
@@ -377,15 +351,7 @@ class Scheduler:
                 self._evacuate(occupant)
                 self._refused.append((occupant.ticket, error))
                 continue
-            self._write_row(occupant)
-            write_allowed(self._update.rows.options, occupant.row, allowed)
-
-    def _take_update(self) -> RowUpdate:
-        """Hand over the rows that changed since the last call."""
-        update = self._update
-        self._update = RowUpdate(np.zeros_like(update.changed), update.rows)
-        # The dispatch may read its arrays later than it is made; these go on being written.
-        return RowUpdate(update.changed, copied(update.rows))
+            self._numbers.constrain(occupant, allowed)
 
     def _version_of(self, occupant: Occupant) -> int:
         version = occupant.request.version
@@ -396,13 +362,11 @@ class Scheduler:
 
     def _make_room(self, occupant: Occupant) -> None:
         """Set pages aside for the next dispatch; the youngest give theirs up for it."""
-        pages = occupant.cached.pages
-        known = len(pages)
+        known = len(occupant.cached.pages)
         while occupant.row >= 0:
             if self._shards.extend(occupant):
                 if occupant.row in self._decoding:
-                    new = [page.number for page in pages[known:]]
-                    self._tables[occupant.row, known : len(pages)] = new
+                    self._numbers.extend(occupant, known)
                 return
             neighbours = (one for one in self._running.values() if one.shard == occupant.shard)
             self._park(max(neighbours, key=_rank))

@@ -11,6 +11,7 @@ from .memory import Memory
 from .moves import Move
 from .occupant import Occupant
 
+
 class Shards:
     """The memories of the shards and their free rows.
 
