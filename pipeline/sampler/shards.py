@@ -126,7 +126,8 @@ class Shards:
         )
         if occupant.sequence is None:
             return False
-        self.lost += memory.lost(request.key)
+        # Of whatever shard: it may have to go on in another one.
+        self.lost += any(other.lost(request.key) for other in self.memories)
         return True
 
     def _growth(self, occupant: Occupant, pages: int) -> int:

@@ -374,6 +374,19 @@ def test_what_was_evicted_between_two_turns_is_counted_or_comes_back(version: in
     run.finish()
 
 
+def test_what_was_lost_in_one_shard_is_counted_where_it_goes_on_in_another() -> None:
+    run = Run(replace(EVEN, pages=2 * EVEN.fewest_pages), shards=2)
+    run.open(TEXTS[0, :13], 3)
+    while run.running:
+        run.step()
+    run.open(TEXTS[1, :21], 3)
+    run.step()
+    assert run.scheduler._shards.memories[0].idle == 0
+    run.go_on(run.conversations[0], 2, 2)
+    run.finish()
+    assert run.engine.statistics().preemptions == 1
+
+
 def test_who_gives_up_a_row_is_the_youngest_and_is_counted() -> None:
     run = Run(replace(EVEN, pages=EVEN.fewest_pages))
     for text, priority in zip(TEXTS, (2, 0, 1), strict=True):
