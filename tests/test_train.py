@@ -73,6 +73,26 @@ def test_a_small_run_leaves_whole_files_and_a_full_summary(tmp_path):
     assert tomllib.loads((directory / "config.toml").read_text())["run"] == settings
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("weights", "least", "most"),
+    [("float32", 0.0, 1e-5), ("bfloat16", 1e-4, 0.05), ("int8", 1e-4, 0.05)],
+)
+def test_the_mismatch_of_stored_weights_is_a_metric(weights, least, most, tmp_path):
+    directory = tmp_path / "run"
+    process = start(
+        "calculator", "--run.dir", str(directory), *TINY, "--sampler.weights", weights,
+        "--warm-start.steps", "0", "--evaluate.tasks", "0", "--schedule.max-mean-lag", "0",
+    )  # fmt: skip
+    output, _ = process.communicate(timeout=110)
+    assert process.returncode == 0, output
+    records = lines(directory / "metrics.jsonl")
+    assert len(records) == 2
+    for record in records:
+        assert least <= record["mismatch_abs"] < most
+        assert least**2 <= record["mismatch_kl"] < most**2
+
+
 @pytest.fixture
 def sigint_is_heard():
     """Undo what a shell does to background jobs: they, and all they start, ignore SIGINT."""
