@@ -110,6 +110,7 @@ class NativeSampler:
         Raises:
           ValueError: where the request itself is malformed, or its version is neither the
             newest nor held; others aren't affected. So is what its constraint raises.
+          ConfigError: where it asks for more than the sampler was compiled for (`DrawLimits`).
           trio.ClosedResourceError: where the sampler has ended.
         """
         self._check(request)
