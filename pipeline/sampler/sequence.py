@@ -67,4 +67,4 @@ class Sequence:
         """Note that the positions up to `end` are filled, with weights of this version."""
         self.valid = end
         if self.version != version:
-            self.version = None
+            self.version, self.pinned = None, False  # no request pinned to one can go on from it

@@ -267,3 +267,12 @@ class Holders(RuleBasedStateMachine):
 
 TestHolders = Holders.TestCase
 TestHolders.settings = settings(max_examples=60, stateful_step_count=40)
+
+
+def test_a_sequence_of_several_versions_is_not_kept_for_pinned_requests() -> None:
+    """Else it would never be forgotten: no version that is dropped is its own."""
+    sequence = Sequence(version=1, pinned=True)
+    sequence.write(3, 1)
+    assert (sequence.version, sequence.pinned) == (1, True)
+    sequence.write(5, 2)
+    assert (sequence.version, sequence.pinned) == (None, False)
