@@ -150,6 +150,26 @@ class Holders(RuleBasedStateMachine):
             if job.sequence.advance(len(job.tokens), SIZE) == len(job.tokens)
         ]
 
+    @rule(
+        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=LONGEST),
+        version=st.integers(0, VERSIONS - 1),
+        pinned=st.booleans(),
+    )
+    def whole_turn(self, tokens: list[int], version: int, pinned: bool) -> None:
+        """From the first token on to the end, if there is memory for it."""
+        text = np.array(tokens, np.int32)
+        sequence = self.memory.begin(text, version, pinned=pinned, reserve=0)
+        self.carry_out()
+        if sequence is None:
+            return
+        self.keys += 1
+        job = Job((self.keys, 0), text, version, sequence)
+        first = sequence.advance(len(text), SIZE)
+        if first < len(text):
+            sequence.mark(len(text), version, SIZE)
+            self.write(job, first, len(text))
+        self.keep(job)
+
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
     def cancel(self, data: Any) -> None:
@@ -159,10 +179,11 @@ class Holders(RuleBasedStateMachine):
     @precondition(lambda self: self.filled())
     @rule(data=st.data())
     def end(self, data: Any) -> None:
-        job = self.jobs[data.draw(st.sampled_from(self.filled()))]
+        self.keep(self.jobs.pop(data.draw(st.sampled_from(self.filled()))))
+
+    def keep(self, job: Job) -> None:
         self.memory.own_page(job.sequence)
         self.carry_out()
-        self.jobs.remove(job)
         tokens = np.append(job.tokens, np.int32(99))  # drawn last, in no page
         self.memory.keep(job.key, job.sequence, tokens)
         self.idle[job.key] = Kept(tokens, job.sequence)
