@@ -4,7 +4,8 @@ The learner's own weights are never rounded: each publish makes the stored ones 
 so errors of rounding don't add up over a run.
 """
 
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +29,6 @@ OUTPUT_AXES = {
     "up": 1,
     "down": 1,
 }
-
-Leaf = TypeVar("Leaf")
 
 
 class Quantized(NamedTuple):
@@ -138,8 +137,10 @@ def scaled(result: jax.Array, matrix: Matrix) -> jax.Array:
     return result * jnp.expand_dims(matrix.scales, others)
 
 
-def _with_matrices(params: dict[str, Any], change: Any) -> Params:
-    def changed(named: dict[str, Any]) -> dict[str, Any]:
+def _with_matrices(params: Params, change: Callable[[Any, int], Any]) -> Params:
+    """Change every matrix, given how many axes of outputs it has; of parameters or their axes."""
+
+    def changed(named: Params) -> Params:
         return {
             name: change(leaf, OUTPUT_AXES[name]) if name in OUTPUT_AXES else leaf
             for name, leaf in named.items()

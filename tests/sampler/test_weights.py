@@ -69,6 +69,7 @@ def test_the_mean_mismatch_with_the_learner_is_bounded(weights, least, most):
     assert least <= np.concatenate(distances).mean() < most
 
 
+@pytest.mark.slow
 def test_int8_weights_on_a_mesh_give_the_tokens_of_one_device():
     mesh = make_mesh(jax.devices()[:4], {FSDP: 2, TENSOR: 2})
     for one, many in zip(on_one_device("int8"), sample("int8", mesh), strict=True):
