@@ -40,9 +40,10 @@ class LatencyConfig:
     """Another seed gives other latencies from the same distribution."""
 
     def __post_init__(self) -> None:
-        for name in ("mean_seconds", "sigma", "tail_seconds", "max_seconds"):
+        for name in ("mean_seconds", "tail_seconds", "max_seconds"):
             value = getattr(self, name)
             _check(value >= 0, name, value, ">= 0 and finite")
+        _check(0 <= self.sigma <= 10, "sigma", self.sigma, "in 0..10")
         _check(self.alpha > 1, "alpha", self.alpha, "> 1, as the mean needs, and finite")
         share = self.tail_probability
         _check(0 <= share < 1, "tail_probability", share, ">= 0 and < 1")

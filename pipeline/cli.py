@@ -53,9 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
             collect_rarely()
         code = run(given)
+        sys.stdout.flush()
     except KeyboardInterrupt:  # before or after the part that handles signals in order
         print("headrace: interrupted", file=sys.stderr)
         code = 130
+    except BrokenPipeError:  # whoever read has gone, as `head` does
+        _give_up_output()
+        code = 128 + signal.SIGPIPE
     sys.exit(code)
 
 
@@ -290,8 +294,12 @@ def _say(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError:
-        # The interpreter flushes once more at its exit, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
+
+
+def _give_up_output() -> None:
+    """Write to nowhere: the interpreter flushes once more at its exit, and would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain(error: BaseException) -> int:

@@ -1,6 +1,9 @@
 """The command line: a user's mistake is one clear message, exit code 2, nothing overwritten."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -154,3 +157,19 @@ def test_a_directory_that_holds_a_run_is_left_as_it_is(capsys, tmp_path):
     assert "must not hold a run" in text
     assert json.loads(summary.read_text()) == {"mine": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_a_reader_that_has_gone_ends_the_command_quietly():
+    reader = subprocess.Popen(["true"], stdin=subprocess.PIPE)
+    reader.wait()
+    with reader.stdin as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", "recipes"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[1],
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")

@@ -50,7 +50,7 @@ class Tail:
     """No draw exceeds so many times the mean, > 1; the mean itself is kept."""
 
     def __post_init__(self) -> None:
-        check(self.sigma >= 0, "sim.tail.sigma", self.sigma, ">= 0 and finite")
+        check(0 <= self.sigma <= 10, "sim.tail.sigma", self.sigma, "in 0..10")
         check(self.alpha > 1, "sim.tail.alpha", self.alpha, "> 1, as the mean needs, and finite")
         check(self.cut > 1, "sim.tail.cut", self.cut, "> 1 and finite")
 

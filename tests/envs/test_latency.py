@@ -86,7 +86,7 @@ def test_another_process_with_another_hash_seed_draws_the_same() -> None:
         ({"max_seconds": math.nan}, "max_seconds must be >= 0 and finite, got nan"),
         ({"alpha": 1.0}, "alpha must be > 1, as the mean needs, and finite, got 1.0"),
         ({"alpha": math.inf}, "alpha must be > 1, as the mean needs, and finite, got inf"),
-        ({"sigma": -0.1}, "sigma must be >= 0 and finite, got -0.1"),
+        ({"sigma": -0.1}, r"sigma must be in 0\.\.10, got -0.1"),
         ({"tail_probability": 1.0}, "tail_probability must be >= 0 and < 1, got 1.0"),
         ({"tail_seconds": math.inf}, "tail_seconds must be >= 0 and finite, got inf"),
         ({"kind": "bimodal", "tail_seconds": 9.0}, r"<= mean_seconds \(0.05\), got 0.45"),

@@ -50,7 +50,8 @@ def test_known_quantiles():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"sigma": -1.0}, "sim.tail.sigma must be >= 0"),
+        ({"sigma": -1.0}, r"sim.tail.sigma must be in 0\.\.10"),
+        ({"sigma": 1e9}, r"sim.tail.sigma must be in 0\.\.10"),
         ({"alpha": 1.0}, "sim.tail.alpha must be > 1"),
         ({"cut": 1.0}, "sim.tail.cut must be > 1"),
         ({"cut": math.inf}, "sim.tail.cut must be > 1 and finite"),
