@@ -22,8 +22,9 @@ from .cache import LayerCache
 # lengths i32[S], how many positions each row sees, 1 to n * page) to [S, H, h].
 Kernel = Callable[[jax.Array, LayerCache, jax.Array, jax.Array], jax.Array]
 
-# Positions that a kernel loads at once. Neither number was tuned on hardware.
-TPU_BLOCK = 256
+# Positions that a kernel loads at once. They divide every window, so a row's sum is made of the
+# same parts whatever window its neighbours need. Neither number was tuned on hardware.
+TPU_BLOCK = 128
 GPU_BLOCK = 64
 
 # Tiles of bf16 in the TPU's vector memory, 16 sublanes of 128 lanes; those of f32 are lower.
@@ -31,7 +32,6 @@ TPU_LANES = 128
 TPU_SUBLANES = 16
 # The smallest side of a matrix product in a Triton kernel.
 GPU_SIDE = 16
-GPU_SPLITS = 16
 
 
 class Requirement(NamedTuple):
@@ -78,7 +78,7 @@ def gpu_paged_attention(
             tables,
             lengths,
             pages_per_compute_block=at_once,
-            k_splits=math.gcd(tables.shape[1] // at_once, GPU_SPLITS),
+            k_splits=1,  # more would cut a row's sum by the window
             interpret=interpret,
         )
     return mixed
@@ -115,7 +115,7 @@ def pages_at_once(count: int, page_tokens: int, block: int) -> int:
     """How many pages of a table of `count` make a block: they divide it, and are a power of two.
 
     Example:
-      >>> pages_at_once(24, 16, 256)
+      >>> pages_at_once(24, 16, 128)
       8
     """
     return math.gcd(count, max(1, block // page_tokens))

@@ -70,8 +70,9 @@ class SamplerConfig:
     draws: DrawLimits = field(default_factory=DrawLimits)
     """what requests may ask of their draws, beyond cuts and penalties"""
     attention: Literal["auto", "windows", "pages"] = "auto"
-    """how decoding reads the cache: a copy of each row's window, anywhere, or the pages,
-    by a kernel of the platform; auto takes a kernel where there is one"""
+    """how decoding reads the cache: a copy of each row's window, anywhere, or the pages, by a
+    kernel of the platform (TPU, GPU); auto takes that of a TPU if it fits the model's heads and
+    the pages, and windows elsewhere"""
     kv_on_publish: Literal["keep", "recompute"] = "keep"
     """what a trajectory does with its keys and values when new weights come: go on with them, or
     compute them again; other trajectories never see those of older weights"""

@@ -199,6 +199,40 @@ def test_a_step_over_pages_is_a_step_over_windows_whatever_the_rows_hold(seed: i
     assert_step_is_the_same(CASES[-1], seed)
 
 
+@deprecated
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["gpu", "tpu"])
+def test_a_longer_window_changes_no_bit(kernel: str) -> None:
+    case = Case(kernel, 1, 2, 128, 64, 2)
+    step = random_step(case, 1)
+    spots = step.spots
+    longer = jnp.concatenate([spots.tables, jnp.zeros_like(spots.tables)], axis=1)
+    with interpreted(kernel):
+        mixed, _ = take_step(path_of(kernel), step)
+        other, _ = take_step(path_of(kernel), step._replace(spots=spots._replace(tables=longer)))
+    active = np.asarray(spots.active)
+    assert active.any()
+    np.testing.assert_array_equal(mixed[active], other[active])
+
+
+@deprecated
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [CASES[0], CASES[2]], ids=["gpu", "tpu"])
+def test_a_cache_of_bf16_is_read_as_windows_read_it(case: Case) -> None:
+    step = jax.tree.map(_as_bf16, random_step(case, 0))
+    expected, _ = take_step(WINDOWS, step)
+    with interpreted(case.kernel):
+        mixed, _ = take_step(path_of(case.kernel), step)
+    active = np.asarray(step.spots.active)
+    assert mixed.dtype == jnp.bfloat16
+    left, right = (of.astype(jnp.float32)[active] for of in (mixed, expected))
+    np.testing.assert_allclose(left, right, atol=2e-2)
+
+
+def _as_bf16(array: jax.Array) -> jax.Array:
+    return array.astype(jnp.bfloat16) if array.dtype == jnp.float32 else array
+
+
 def test_the_kernel_of_tpus_rounds_a_f32_cache_to_bf16() -> None:
     case = CASES[2]
     step = random_step(case, 0)
