@@ -36,9 +36,14 @@ CONFIG = SamplerConfig(
 
 
 @cache
+def _compiled_init() -> Any:
+    return jax.jit(partial(init, MODEL, VOCAB))
+
+
+@cache
 def learner_params(version: int) -> Any:
     """Weights of a version; versions differ strongly."""
-    return jax.jit(partial(init, MODEL, VOCAB))(jax.random.key(version))
+    return _compiled_init()(jax.random.key(version))
 
 
 @cache

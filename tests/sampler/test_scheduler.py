@@ -312,7 +312,7 @@ def act(run: Run, kind: str, value: Any) -> None:
         run.drop()
 
 
-@settings(max_examples=120)
+@settings(max_examples=90)
 @given(st.sampled_from(CONFIGS), st.sampled_from([1, 1, 2]), Actions)
 def test_laws_7_and_16_a_pinned_conversation_is_as_alone_and_everything_is_given_back(
     config: SamplerConfig, shards: int, actions: list[tuple[str, Any]]
