@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from ...sharding.mesh import TENSOR
+from ...sharding.rules import SAMPLER_RULES, partition_spec
 from ..errors import check
 from ..models.attention import cached_attention
 from ..models.config import ModelConfig
@@ -113,9 +114,9 @@ def by_heads(kernel: Kernel) -> Kernel:
     The compiler can't cut a kernel. To be called in a program that is mapped over the other axes
     of the mesh; outside of one, where only its shapes are asked for, the kernel is whole.
     """
-    of_pages = PartitionSpec(TENSOR)  # type: ignore[no-untyped-call]  # untyped in JAX
-    of_queries = PartitionSpec(None, TENSOR)  # type: ignore[no-untyped-call]
-    whole = PartitionSpec()  # type: ignore[no-untyped-call]
+    of_pages = partition_spec(("kv_heads",), SAMPLER_RULES)
+    of_queries = partition_spec((None, "heads"), SAMPLER_RULES)
+    whole = partition_spec((), SAMPLER_RULES)
 
     def parts(
         queries: jax.Array, pages: LayerCache, tables: jax.Array, lengths: jax.Array
