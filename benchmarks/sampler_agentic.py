@@ -17,6 +17,10 @@ from headrace.pipeline.types import Sample, SampleRequest
 from serving import Build, host_microseconds, serve
 from workload import SEED, Agentic, latency_seconds, observation, prompt
 
+ROWS = 8
+DECODE_TOKENS = 8  # half a turn: who comes late waits for half as long
+PREFILL_LANES = 4
+
 
 @dataclass(frozen=True)
 class Episode:
@@ -29,12 +33,18 @@ class Episode:
 
 
 def fit(sizes: SamplerConfig, work: Agentic) -> SamplerConfig:
-    """Give every episode of a wave a row, and as many positions as its last turn needs."""
+    """Give the few episodes that sample at a time a row each, and all of them pages.
+
+    Most episodes wait for their tools, so a row for each would mostly compute nothing.
+    """
+    pages = -(-work.longest // sizes.page_tokens)
     return replace(
         sizes,
-        rows=work.episodes,
-        prefill_lanes=min(work.episodes, sizes.prefill_lanes),
+        rows=min(work.episodes, ROWS),
+        decode_tokens=min(sizes.decode_tokens, DECODE_TOKENS),
+        prefill_lanes=min(sizes.prefill_lanes, PREFILL_LANES),
         context_tokens=work.longest,
+        pages=2 * work.episodes * pages + 2,
     )
 
 

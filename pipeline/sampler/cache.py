@@ -1,8 +1,8 @@
 """The cache on the device: pages of keys and values per layer, and of token ids.
 
-A page holds some positions of one text. Page 0 is a bin: whatever is masked is written there
-and never read. What a page's former user left behind is never attended to, since a query looks
-only at positions up to its own.
+A page holds some positions of one text. Page 0 is a bin: whatever is masked is written there.
+What a query must not see, in the bin or left behind by a page's former user, is multiplied by 0;
+so only finite numbers are ever written, also by weights that are broken.
 """
 
 from typing import NamedTuple
@@ -71,9 +71,14 @@ def write(cache: LayerCache, new: LayerCache, where: Cells) -> LayerCache:
     """
 
     def put(pages: jax.Array, some: jax.Array) -> jax.Array:
-        return pages.at[:, where.pages, where.offsets].set(some, mode="promise_in_bounds")
+        return pages.at[:, where.pages, where.offsets].set(finite(some), mode="promise_in_bounds")
 
     return LayerCache(put(cache.keys, new.keys), put(cache.values, new.values))
+
+
+def finite(x: jax.Array) -> jax.Array:
+    """The same numbers, with 0 for NaN and the infinities."""
+    return jnp.where(jnp.isfinite(x), x, jnp.zeros((), x.dtype))
 
 
 def gather(cache: LayerCache, tables: jax.Array) -> LayerCache:
@@ -101,8 +106,8 @@ def append(seen: LayerCache, new: LayerCache, positions: jax.Array) -> LayerCach
       positions: i32[S].
     """
     row = jnp.arange(positions.shape[0])
-    keys = seen.keys.at[:, row, :, positions].set(new.keys.swapaxes(0, 1), mode="drop")
-    values = seen.values.at[:, row, positions].set(new.values, mode="drop")
+    keys = seen.keys.at[:, row, :, positions].set(finite(new.keys).swapaxes(0, 1), mode="drop")
+    values = seen.values.at[:, row, positions].set(finite(new.values), mode="drop")
     return LayerCache(keys, values)
 
 

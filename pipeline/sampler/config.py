@@ -11,9 +11,6 @@ from .options import OptionSizes
 # Windows below 128 positions aren't bit-equal to longer ones, and neighbours choose the window.
 SMALLEST_WINDOW = 128
 
-# Products of 5, 6 or 7 rows were seen to differ in the last bit between two windows.
-ROWS_AT_ONCE = 4
-
 AUTO = 0  # of `pages`: every row may have the longest context
 
 
@@ -97,14 +94,6 @@ class SamplerConfig:
             "sampler.page_tokens",
             self.page_tokens,
             f"a power of two up to {SMALLEST_WINDOW}",
-        )
-        odd = len(self.windows) > 1 and self.rows > ROWS_AT_ONCE and self.rows % ROWS_AT_ONCE != 0
-        check(
-            not odd,
-            "sampler.rows",
-            self.rows,
-            f"a multiple of {ROWS_AT_ONCE} where the context is longer than {SMALLEST_WINDOW}",
-            hint="with others a row's bits may depend on its neighbours' lengths",
         )
         check(
             self.pages == AUTO or self.pages >= self.fewest_pages,

@@ -34,7 +34,9 @@ def draw_from_mass(mass: jax.Array, uniform: jax.Array) -> jax.Array:
     """
     blocks = _blocks(mass, 0)
     block_mass = blocks.sum(axis=-1)
-    return _locate(blocks, block_mass, uniform * block_mass.sum(axis=-1))
+    token = _locate(blocks, block_mass, uniform * block_mass.sum(axis=-1))
+    # Without any mass, as of logits that are NaN, it would lie in the padding.
+    return jnp.minimum(token, mass.shape[1] - 1)
 
 
 def nth_set(flags: jax.Array, count: jax.Array) -> jax.Array:

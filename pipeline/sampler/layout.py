@@ -74,6 +74,33 @@ class Layout:
         )
 
 
+# XLA's CPU products choose another order of sums from so many scores on.
+SCORES = 4096
+
+
+def check_windows(
+    config: SamplerConfig, model: ModelConfig, *, shards: int = 1, tensor: int = 1
+) -> None:
+    """Refuse sizes with which the window, which neighbours choose, would change a row's last bit.
+
+    Raises:
+      ConfigError: where some compiled windows have fewer than `SCORES` attention scores for all
+        rows, or all lanes, of a shard, and others have not.
+    """
+    heads = model.num_heads // tensor
+    shortest, longest = config.windows[0], config.windows[-1]
+    for name, count, per_head in (
+        ("sampler.rows", config.rows, 1),
+        ("sampler.prefill_lanes", config.prefill_lanes, config.prefill_tokens),
+    ):
+        scores = count // shards * per_head * heads
+        least = -(-SCORES // (shortest * per_head * heads)) * shards
+        alike = scores * shortest >= SCORES or scores * longest < SCORES
+        condition = f">= {least} where a context of {config.context_tokens} has several windows"
+        hint = "with fewer a request's last bits would depend on how long its neighbours are"
+        check(len(config.windows) == 1 or alike, name, count, condition, hint=hint)
+
+
 def make_layout(
     config: SamplerConfig, model: ModelConfig, vocab_size: int, mesh: Mesh | None
 ) -> Layout:
@@ -85,6 +112,7 @@ def make_layout(
       ConfigError: for other sizes that the mesh can't cut evenly.
     """
     if mesh is None:
+        check_windows(config, model)
         return Layout()
     sizes = {
         "sampler.rows": (config.rows, FSDP),
@@ -96,6 +124,7 @@ def make_layout(
         parts = mesh.shape[axis]
         fits = f"a multiple of {parts}, the devices along the mesh's axis {axis!r}"
         check(size % parts == 0, name, size, fits)
+    check_windows(config, model, shards=mesh.shape[FSDP], tensor=mesh.shape[TENSOR])
     parts, least = mesh.shape[FSDP], config.fewest_pages
     hint = f"each of {parts} parts of the mesh has its own; 0 takes enough"
     check(

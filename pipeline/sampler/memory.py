@@ -18,7 +18,8 @@ from .pages import Page, PagePool
 from .prefixes import PrefixIndex
 from .sequence import Sequence
 
-Key = tuple[int, int]
+Key = tuple[int, int, int]  # a trajectory's: its random key, and the version if it is pinned
+HOST_SHARE = 8  # idle trajectories on the host have at most so many times the pages of the device
 REMEMBERED = 65_536  # evicted trajectories of which it is still known that they were
 
 
@@ -61,7 +62,7 @@ class Memory:
     def continues(self, key: Key, tokens: Int32s, version: int | None) -> Sequence | None:
         """The idle sequence that a request continues: it begins with all of its tokens."""
         idle = self._idle.get(key)
-        if idle is None or len(idle.tokens) >= len(tokens):
+        if idle is None or len(idle.tokens) > len(tokens):
             return None
         if version is not None and idle.version != version:
             return None
@@ -74,12 +75,13 @@ class Memory:
 
     def resume(self, key: Key, reserve: int) -> bool:
         """Give an idle sequence its pages for a row; false where memory is short of them."""
-        idle = self._idle[key]
-        if not self.bring_back(idle, reserve):
-            return False
-        del self._idle[key]
-        idle.fresh = False
-        return True
+        idle = self._idle.pop(key)  # so that it isn't evicted to make room for itself
+        found = self.bring_back(idle, reserve)
+        if found:
+            idle.fresh = False
+        else:
+            self._idle[key] = idle
+        return found
 
     def bring_back(self, sequence: Sequence, reserve: int) -> bool:
         """Make a sequence busy, from the host if it is there; false where memory is short."""
@@ -91,9 +93,8 @@ class Memory:
             return True
         if sequence.copy.pages + reserve > self.available:
             return False
-        copy = sequence.copy
+        copy, sequence.copy = sequence.copy, None
         sequence.pages = [self._take() for _ in range(copy.pages)]
-        sequence.copy = None  # not before, or it might be evicted to make room for itself
         self._moves.append(Insert(self._shard, copy, [page.number for page in sequence.pages]))
         return True
 
@@ -156,7 +157,7 @@ class Memory:
         self._leave(sequence.pages)
         self._pool.drop_all(sequence.pages[count:])
         del sequence.pages[count:]
-        self._discard(key)
+        self.discard(key)
         self._idle[key] = sequence
 
     def park(self, sequence: Sequence) -> None:
@@ -182,7 +183,9 @@ class Memory:
 
     def lost(self, key: Key) -> bool:
         """Whether the trajectory's pages were evicted since its last turn; forgets it."""
-        return self._evicted.pop(key, self) is None
+        was_evicted = key in self._evicted
+        self._evicted.pop(key, None)
+        return was_evicted
 
     def _take(self) -> Page:
         while not self._pool.at_hand:
@@ -197,24 +200,36 @@ class Memory:
             self._extract(idle, idle.pages)
             self._pool.drop_all(idle.pages)
             idle.pages = []
+            self._limit_host()
             return
-        self._discard(key)
+        self.discard(key)
         self._evicted[key] = None
         if len(self._evicted) > REMEMBERED:
             self._evicted.popitem(last=False)
+
+    def _limit_host(self) -> None:
+        """Forget the trajectories that are on the host longest, beyond what may be there."""
+        copies = [(key, idle.copy) for key, idle in self._idle.items() if idle.copy is not None]
+        surplus = sum(copy.pages for _, copy in copies) - HOST_SHARE * self.capacity
+        for key, copy in copies:
+            if surplus <= 0:
+                return
+            surplus -= copy.pages
+            self.discard(key)
 
     def _extract(self, sequence: Sequence, pages: list[Page]) -> None:
         sequence.copy = HostCopy(len(pages))
         self._moves.append(Extract(self._shard, [page.number for page in pages], sequence.copy))
 
-    def _discard(self, key: Key) -> None:
+    def discard(self, key: Key) -> None:
+        """Forget an idle trajectory, if there is one."""
         idle = self._idle.pop(key, None)
         if idle is not None:
             self._pool.drop_all(idle.pages)
 
     def _discard_all(self, keys: Iterable[Key]) -> None:
         for key in list(keys):
-            self._discard(key)
+            self.discard(key)
 
     def _leave(self, pages: Iterable[Page]) -> None:
         for page in pages:

@@ -9,6 +9,7 @@ from numpy.typing import DTypeLike
 
 from ..sampling import PLAIN, Constraint
 from ..types import (
+    NO_VERSION,
     Bools,
     Completion,
     FinishReason,
@@ -76,9 +77,10 @@ class Occupant:
         return self.request.temperature == 0 or self.request.sampling is not PLAIN
 
     @property
-    def is_parked(self) -> bool:
-        """Whether it had a row before and its cache is on the host."""
-        return self.sequence is not None and self.sequence.copy is not None
+    def trajectory(self) -> tuple[int, int, int]:
+        """What its turns have in common: the random key, and the version if it is pinned."""
+        version = self.request.version
+        return (*self.request.key, NO_VERSION if version is None else version)
 
     @property
     def cached(self) -> Sequence:

@@ -56,7 +56,7 @@ class PagePool:
         return len(self._free) + len(self._loose)
 
     def take(self) -> Page:
-        """Take a page that nobody holds, for a request with a row; the longest loose one last.
+        """Take a page for a request with a row: a free one, or that which is loose longest.
 
         Raises:
           KeyError: where there is none.

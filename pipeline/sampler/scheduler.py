@@ -27,6 +27,7 @@ from .stops import DecodeText, first_stop
 
 Finished = tuple[Ticket, Completion | Exception]  # an error of the request's own constraint
 
+STALE_ENTRIES = 64  # of cancelled requests, that the queue may have beside those of the waiting
 LONG_TURN = 16  # dispatches a request: a row that is freed one late then costs 6 %
 
 
@@ -185,6 +186,9 @@ class Scheduler:
         The row may be given away at once: it falls silent before the next token is sampled.
         """
         if self._waiting.pop(ticket, None) is not None:
+            if len(self._order) > 2 * len(self._waiting) + STALE_ENTRIES:
+                self._order = [(one.rank, one.ticket) for one in self._waiting.values()]
+                heapq.heapify(self._order)
             return True
         occupant = self._running.get(ticket)
         if occupant is None:
@@ -275,7 +279,12 @@ class Scheduler:
                 continue  # cancelled, or ended by an earlier dispatch
             occupant.ahead -= self._config.decode_tokens
             occupant.take(Piece(block, row, counts[row], dispatch.version))
-            ended = self._cut(occupant) or not active[row]
+            try:
+                ended = self._cut(occupant) or not active[row]
+            except Exception as error:  # of the user's function that makes text
+                self._evacuate(occupant)
+                finished.append((occupant.ticket, error))
+                continue
             occupant.cached.write(occupant.length - 1, dispatch.version)
             if ended:
                 finished.append((occupant.ticket, occupant.complete()))
@@ -297,9 +306,8 @@ class Scheduler:
 
     def _finish(self, occupant: Occupant) -> None:
         self._completed += 1
-        sequence = occupant.cached
         self._leave_row(occupant)
-        self._shards.memory_of(occupant).keep(occupant.request.key, sequence, occupant.text())
+        self._shards.keep(occupant)
 
     # Rows
 
@@ -346,12 +354,10 @@ class Scheduler:
             if occupant.constraint is None:
                 continue
             try:
-                allowed = occupant.ask_constraint(self._vocab_size)
+                self._numbers.constrain(occupant, occupant.ask_constraint(self._vocab_size))
             except Exception as error:
                 self._evacuate(occupant)
                 self._refused.append((occupant.ticket, error))
-                continue
-            self._numbers.constrain(occupant, allowed)
 
     def _version_of(self, occupant: Occupant) -> int:
         version = occupant.request.version

@@ -10,6 +10,7 @@ import itertools
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -214,6 +215,11 @@ class NativeSampler:
 
     def _check(self, request: SampleRequest) -> None:
         tokens = request.tokens
+        if tokens.ndim != 1 or tokens.dtype != np.int32:
+            raise ValueError(
+                f"tokens of a request must be int32[n], got {tokens.dtype}{list(tokens.shape)}; "
+                "np.array(ids, np.int32)"
+            )
         if len(tokens) == 0 or tokens.min() < 0 or tokens.max() >= self._vocab_size:
             raise ValueError(
                 f"tokens of a request must be ids in 0..{self._vocab_size - 1}, at least one, "
@@ -226,8 +232,9 @@ class NativeSampler:
                 f"a request may have {self._config.max_stop_ids} stop ids, got "
                 f"{len(request.stop_ids)}; raise --sampler.max-stop-ids"
             )
-        if request.temperature < 0:
-            raise ValueError(f"temperature must be >= 0, got {request.temperature}")
+        if not 0 <= request.temperature < np.inf:  # NaN isn't either
+            raise ValueError(f"temperature must be >= 0 and finite, got {request.temperature}")
+        self._check_numbers(request)
         check_fits(request.sampling, self._sizes)
         if request.sampling.stop_strings and self._decode_text is None:
             raise ValueError(
@@ -236,6 +243,21 @@ class NativeSampler:
             )
         if request.version is not None:
             self._versions.check(request.version)
+
+    def _check_numbers(self, request: SampleRequest) -> None:
+        """Refuse what would fail on the device thread, where it would end the sampler."""
+        numbers = [*request.key, *request.stop_ids, request.max_tokens, request.priority]
+        if not all(isinstance(number, Integral) for number in numbers):
+            raise ValueError(
+                "key, stop_ids, max_tokens and priority of a request must be integers, got "
+                f"{request.key}, {request.stop_ids}, {request.max_tokens}, {request.priority}"
+            )
+        if len(request.key) != 2 or not all(0 <= word < 2**32 for word in request.key):
+            raise ValueError(f"key must be two numbers in 0..2**32 - 1, got {request.key}")
+        if not all(0 <= stop_id < self._vocab_size for stop_id in request.stop_ids):
+            raise ValueError(
+                f"stop_ids must be ids in 0..{self._vocab_size - 1}, got {request.stop_ids}"
+            )
 
 
 def _nothing_sampled() -> Completion:

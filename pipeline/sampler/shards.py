@@ -99,10 +99,10 @@ class Shards:
     def _ordered(self, occupant: Occupant, version: int) -> list[int]:
         if occupant.sequence is not None:  # it was parked there
             return [occupant.shard]
-        request, text = occupant.request, occupant.text()
+        text, wanted = occupant.text(), self._cached_version(occupant, version)
         order = []
         for shard, memory in enumerate(self.memories):
-            if memory.continues(request.key, text, request.version):
+            if memory.continues(occupant.trajectory, text, wanted):
                 return [shard]
             order.append((-memory.knows(text[:-1], version), -len(self._free[shard]), shard))
         return [shard for _, _, shard in sorted(order)]
@@ -112,9 +112,11 @@ class Shards:
         if occupant.sequence is not None:  # it was parked
             reserve = 2 * rows + self._growth(occupant, occupant.sequence.num_pages)
             return memory.bring_back(occupant.sequence, reserve)
-        idle = memory.continues(request.key, occupant.text(), request.version)
+        wanted = self._cached_version(occupant, version)
+        idle = memory.continues(occupant.trajectory, occupant.text(), wanted)
         if idle is not None:
-            found = memory.resume(request.key, rows + self._growth(occupant, idle.num_pages))
+            reserve = rows + self._growth(occupant, idle.num_pages)
+            found = memory.resume(occupant.trajectory, reserve)
             occupant.sequence = idle if found else None
             return found
         prompt = -(-occupant.to_fill // self._config.page_tokens)
@@ -127,8 +129,21 @@ class Shards:
         if occupant.sequence is None:
             return False
         # Of whatever shard: it may have to go on in another one.
-        self.lost += any(other.lost(request.key) for other in self.memories)
+        self.lost += sum(other.lost(occupant.trajectory) for other in self.memories) > 0
         return True
+
+    def keep(self, occupant: Occupant) -> None:
+        """Keep the cache of a request that ended for its next turn, and no older one elsewhere."""
+        for memory in self.memories:
+            memory.discard(occupant.trajectory)
+        here = self.memory_of(occupant)
+        here.keep(occupant.trajectory, occupant.cached, occupant.text())
+
+    def _cached_version(self, occupant: Occupant, version: int) -> int | None:
+        """The version that a cache must have to go on with; None for any."""
+        if self._config.kv_on_publish == "recompute":
+            return version
+        return occupant.request.version
 
     def _growth(self, occupant: Occupant, pages: int) -> int:
         """Pages that the next dispatch needs beyond those."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -427,3 +428,55 @@ def test_nothing_compiles_and_nothing_stays_after_300_requests() -> None:
     idle = engine._scheduler._shards.memories[0]._idle.values()
     assert all(any(copy is one.copy for one in idle) for copy in copies)
     assert all(one.version == VERSIONS - 1 or not one.pinned for one in idle)
+
+
+def test_weights_that_are_not_numbers_spoil_no_other_version() -> None:
+    """Nor what comes after them: what they wrote is multiplied by 0 where it is masked."""
+    engine = make_engine()
+    requests = [make_request(seed) for seed in range(6)]
+    pinned = [replace(request, version=0) for request in requests]
+    alone = run(engine, pinned)
+    engine.publish(jax.tree.map(lambda weight: weight * np.float32(np.nan), sampler_params(1)), 1)
+    for answer in run(engine, requests):
+        assert (answer.tokens >= 0).all()
+        assert (answer.tokens < VOCAB).all()
+        assert np.isnan(answer.logprobs).all()
+    for left, right in zip(alone, run(engine, pinned), strict=True):
+        assert_same(left, right)
+    engine.publish(sampler_params(0), 2)
+    for left, right in zip(alone, run(engine, requests), strict=True):
+        np.testing.assert_array_equal(left.tokens, right.tokens)
+
+
+def test_a_turn_without_an_observation_prefills_nothing() -> None:
+    engine = make_engine()
+    request = make_request(5, max_tokens=6)
+    [first] = run(engine, [request])
+    before = engine.statistics().prefill_tokens
+    longer = np.concatenate([request.tokens, first.tokens])
+    run(engine, [replace(request, tokens=longer, max_tokens=2)])
+    assert engine.statistics().prefill_tokens == before
+
+
+def test_text_that_cannot_be_made_fails_its_own_request() -> None:
+    def raises(tokens: Iterable[int]) -> str:
+        raise KeyError(list(tokens))
+
+    engine = Engine(CONFIG, MODEL, VOCAB, programs=native_programs(), decode_text=raises)
+    engine.publish(sampler_params(0), 0)
+    request = make_request(3)
+    stopping = replace(request, key=(9, 9), sampling=Sampling(stop_strings=("a",)))
+    good, bad = run(engine, [request, stopping])
+    assert isinstance(bad, KeyError)
+    assert_same(good, run(engine, [request])[0])
+    assert engine.statistics().pages_free == 1
+
+
+def test_cancelled_requests_leave_the_queue() -> None:
+    engine = make_engine()
+    for ticket in range(2000):
+        engine.submit(ticket, make_request(ticket))
+        engine.cancel(ticket)
+    assert len(engine._scheduler._order) < 100
+    [answer] = run(engine, [make_request(1)])
+    assert isinstance(answer, Completion)

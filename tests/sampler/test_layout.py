@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from headrace.pipeline.errors import ConfigError
+from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.sampler.config import SamplerConfig
-from headrace.pipeline.sampler.layout import make_layout
+from headrace.pipeline.sampler.layout import check_windows, make_layout
 from headrace.sharding.mesh import FSDP, TENSOR
 from tests.sampler.helpers import MODEL, VOCAB
 
@@ -43,3 +44,26 @@ def test_a_mesh_is_cut_into_as_many_shards_as_its_data_axis_has_devices() -> Non
     assert make_layout(SIZES, MODEL, VOCAB, make_mesh(1, 2)).shards == 1
     enough = replace(SIZES, pages=2 * SIZES.fewest_pages)
     assert make_layout(enough, MODEL, VOCAB, make_mesh(2, 2)).shards == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "heads", "fits"),
+    [
+        ({"rows": 4}, 4, False),
+        ({"rows": 8}, 4, True),
+        ({"rows": 8}, 2, False),
+        ({"rows": 3}, 3, True),  # few scores in every window
+        ({"rows": 4, "context_tokens": 128}, 4, True),  # one window
+        ({"rows": 8, "prefill_lanes": 1, "prefill_tokens": 4}, 4, False),
+    ],
+)
+def test_windows_that_would_sum_in_another_order_are_refused(
+    changes: dict[str, int], heads: int, fits: bool
+) -> None:
+    config = SamplerConfig(**{"context_tokens": 256, "prefill_lanes": 8} | changes)
+    model = ModelConfig(num_heads=heads, num_kv_heads=1)
+    if fits:
+        check_windows(config, model)
+        return
+    with pytest.raises(ConfigError, match="where a context of 256 has several windows"):
+        check_windows(config, model)

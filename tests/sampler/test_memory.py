@@ -222,7 +222,8 @@ class Holders(RuleBasedStateMachine):
         assert memory.continues(key, text, None) is sequence
         assert memory.continues(key, text, VERSIONS) is None
         assert memory.continues((-1, 0), text, version) is None
-        assert memory.continues(key, tokens, version) is None
+        assert memory.continues(key, tokens, version) is sequence
+        assert memory.continues(key, tokens[:-1], version) is None
         text[data.draw(st.integers(0, len(tokens) - 1))] += 1
         assert memory.continues(key, text, version) is None
         on_device = sequence.copy is None
