@@ -42,6 +42,7 @@ def run_command(*arguments: str) -> dict:
     return json.loads(run.stdout)
 
 
+@pytest.mark.slow
 def test_the_command_reports_every_case_and_its_peer(tmp_path):
     peer = tmp_path / "peer.py"
     result = {"results": {"smoke/b2": {"call_cpu_s_min": 64.0}}}

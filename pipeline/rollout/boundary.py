@@ -5,7 +5,6 @@ from types import TracebackType
 
 import trio
 
-from ..deadlines import of_this_run
 from ..errors import describe, innermost
 from ..types import FailureKind
 from ..waits import is_stray
@@ -31,17 +30,16 @@ class Boundary:
       what: the present call, for people; empty between calls.
       since: when it began, in seconds of trio's clock.
       deadline_seconds: how long it may take.
-      deadline: hence until when, in seconds of trio's clock; see `Watched`.
-      looked_after: see `Watched`.
+      deadline: hence until when, in seconds of trio's clock.
     """
 
     __slots__ = ("_error_kind", "_is_cut", "_scope", "_stopped", "_timeout_kind", "deadline",
-                 "deadline_seconds", "looked_after", "since", "what")  # fmt: skip
+                 "deadline_seconds", "since", "what")  # fmt: skip
 
     def __init__(self) -> None:
         self.what = ""
         self.since = self.deadline_seconds = 0.0
-        self.deadline = self.looked_after = math.inf
+        self.deadline = math.inf
         self._scope = trio.CancelScope()
         self._is_cut = False
         self._stopped: str | None = None
@@ -60,8 +58,9 @@ class Boundary:
         self._error_kind, self._timeout_kind = kinds
         self.since = now = trio.current_time()
         self.deadline = now + deadline_seconds
-        if self.deadline < self.looked_after:
-            of_this_run().watch(self)
+        # Trio's own deadline, though it costs more than another one would: an environment may ask
+        # for `trio.current_effective_deadline`, as `envs.in_threads` does.
+        self._scope.deadline = self.deadline
         return now
 
     def returned(self) -> None:
@@ -83,7 +82,7 @@ class Boundary:
           Fault: as `returned`.
         """
         self.returned()
-        self.deadline = math.inf
+        self._scope.deadline = self.deadline = math.inf
 
     def shield(self) -> None:
         """Keep cancellation from outside away from here on."""

@@ -266,6 +266,7 @@ def sample(programs: Any) -> list[Completion]:
     return [done[seed] for seed in range(20)]
 
 
+@pytest.mark.slow
 def test_a_sampler_over_pages_draws_the_tokens_of_one_over_windows() -> None:
     over_pages = compile_programs(CONFIG, MODEL, VOCAB, path=path_of("plain"))
     expected = sample(native_programs())

@@ -57,7 +57,7 @@ def on_one_device(weights: StoredWeights) -> list[Completion]:
     ("weights", "least", "most"),
     [
         pytest.param("float32", 0.0, 2e-6, marks=pytest.mark.slow),
-        ("int8", 1e-4, 2e-2),
+        pytest.param("int8", 1e-4, 2e-2, marks=pytest.mark.slow),
         pytest.param("bfloat16", 1e-4, 2e-2, marks=pytest.mark.slow),
     ],
 )
