@@ -131,7 +131,8 @@ class SamplerLoad:
       rows_busy: how many of the rows have a request.
       waiting: requests without a row.
       pages_free: share of the cache that is free, 0..1; 1 where rows are the only limit.
-      preemptions: how often a request lost its row to memory pressure, since the start.
+      preemptions: how often a request lost its row, or a trajectory its cache between two turns,
+        to memory pressure, since the start.
     """
 
     rows: int

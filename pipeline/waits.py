@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import trio
 
-from .deadlines import move_on_after
 from .errors import HeadraceError, stage
 
 
@@ -84,7 +83,7 @@ class Waits:
         self._open[wait] = None
         try:
             with stage(name):
-                with move_on_after(deadline_seconds) as scope, no_strays():
+                with trio.move_on_after(deadline_seconds) as scope, no_strays():
                     yield
                 if scope.cancelled_caught:
                     raise DeadlineMissed(

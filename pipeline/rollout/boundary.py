@@ -30,18 +30,15 @@ class Boundary:
       what: the present call, for people; empty between calls.
       since: when it began, in seconds of trio's clock.
       deadline_seconds: how long it may take.
-      deadline: hence until when, in seconds of trio's clock.
     """
 
-    __slots__ = ("_error_kind", "_is_cut", "_scope", "_stopped", "_timeout_kind", "deadline",
-                 "deadline_seconds", "since", "what")  # fmt: skip
+    __slots__ = ("_error_kind", "_scope", "_stopped", "_timeout_kind", "deadline_seconds",
+                 "since", "what")  # fmt: skip
 
     def __init__(self) -> None:
         self.what = ""
         self.since = self.deadline_seconds = 0.0
-        self.deadline = math.inf
         self._scope = trio.CancelScope()
-        self._is_cut = False
         self._stopped: str | None = None
         self._error_kind = self._timeout_kind = FailureKind.ENV_ERROR
 
@@ -56,12 +53,9 @@ class Boundary:
         """
         self.what, self.deadline_seconds = what, deadline_seconds
         self._error_kind, self._timeout_kind = kinds
-        self.since = now = trio.current_time()
-        self.deadline = now + deadline_seconds
-        # Trio's own deadline, though it costs more than another one would: an environment may ask
-        # for `trio.current_effective_deadline`, as `envs.in_threads` does.
-        self._scope.deadline = self.deadline
-        return now
+        self.since = trio.current_time()
+        self._scope.deadline = self.since + deadline_seconds
+        return self.since
 
     def returned(self) -> None:
         """Say that the call is over; what follows is the owner's own code.
@@ -70,8 +64,7 @@ class Boundary:
           Fault: where the deadline was missed, or `stop` called, and the call returned all the
             same. Its scope is cancelled then, which the next call would be blamed for.
         """
-        if self._is_cut or trio.current_time() >= self.deadline:
-            self.expire()
+        if self._scope.cancel_called:
             raise self._cancelled()
         self.what = ""
 
@@ -82,7 +75,7 @@ class Boundary:
           Fault: as `returned`.
         """
         self.returned()
-        self._scope.deadline = self.deadline = math.inf
+        self._scope.deadline = math.inf
 
     def shield(self) -> None:
         """Keep cancellation from outside away from here on."""
@@ -91,11 +84,6 @@ class Boundary:
     def stop(self, reason: str) -> None:
         """End the present call; the context ends with a fault of kind `CANCELLED`."""
         self._stopped = reason
-        self.expire()
-
-    def expire(self) -> None:
-        """End the present call: its deadline has come, if nobody called `stop`."""
-        self._is_cut = True
         self._scope.cancel()
 
     def __enter__(self) -> None:
@@ -107,7 +95,6 @@ class Boundary:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        deadline, self.deadline = self.deadline, math.inf
         try:
             self._scope.__exit__(kind, error, trace)
         except Exception as rest:  # of a group, when the cancellation in it was taken out
@@ -117,16 +104,15 @@ class Boundary:
         if is_stray(error):
             raise self.stray() from error
         if isinstance(error, Exception) and not isinstance(error, Fault) and self.what:
-            is_late = trio.current_time() >= deadline
-            raise self._failed(describe(innermost(error)), is_late) from error
+            raise self._failed(describe(innermost(error))) from error
 
     def stray(self) -> Fault:
         """Return the fault of a call that let a cancellation escape from its scope."""
         text = f"{self.what}: cancelled by a scope or nursery that has ended since"
         return Fault(self._error_kind, text)
 
-    def _failed(self, error: str, is_late: bool) -> Fault:
-        if self._is_cut or is_late:  # which the call answered with the error
+    def _failed(self, error: str) -> Fault:
+        if self._scope.cancel_called:  # which the call answered with the error
             cancelled = self._cancelled()
             return Fault(cancelled.kind, f"{cancelled}; {error}")
         return Fault(self._error_kind, f"{self.what}: {error}")

@@ -3,8 +3,9 @@
 A sequence is the block table of one trajectory: while its request has a row, and after its turn
 until the next one, or until the pages are needed. Three things make a request begin with pages
 that are filled already: it continues its own trajectory, others have the same prompt, or it
-was parked. Whatever was evicted or parked, a request pinned to a version finds the same bits:
-its trajectory goes to the host and back, and prompts are computed alike by everybody.
+was parked. What is parked goes to the host and back, bit for bit, and so do the idle trajectories
+of requests pinned to a version, as far as the host has room; prompts are computed alike by
+everybody.
 """
 
 from collections import OrderedDict
@@ -201,7 +202,11 @@ class Memory:
             self._pool.drop_all(idle.pages)
             idle.pages = []
             self._limit_host()
-            return
+        else:
+            self._lose(key)
+
+    def _lose(self, key: Key) -> None:
+        """Forget an idle trajectory, but not that it was here."""
         self.discard(key)
         self._evicted[key] = None
         if len(self._evicted) > REMEMBERED:
@@ -215,7 +220,7 @@ class Memory:
             if surplus <= 0:
                 return
             surplus -= copy.pages
-            self.discard(key)
+            self._lose(key)
 
     def _extract(self, sequence: Sequence, pages: list[Page]) -> None:
         sequence.copy = HostCopy(len(pages))

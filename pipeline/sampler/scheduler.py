@@ -8,8 +8,8 @@ A row has a policy version: that of its request, or the newest one. A dispatch s
 of one version; what the others have on the device stays as it is.
 
 Pages never run out inside a dispatch: those that it may write are set aside before it. Where
-there are too few, the youngest request gives up its row and goes on later with the same bits.
-The oldest one always has what it needs, so somebody always gets on.
+there are too few, the request of the largest rank (priority, then arrival) gives up its row and
+goes on later with the same bits. The smallest always has what it needs, so somebody gets on.
 """
 
 import heapq
@@ -367,7 +367,7 @@ class Scheduler:
         return [occupant for occupant in rows.values() if self._version_of(occupant) == version]
 
     def _make_room(self, occupant: Occupant) -> None:
-        """Set pages aside for the next dispatch; the youngest give theirs up for it."""
+        """Set pages aside for the next dispatch; the largest ranks give theirs up for it."""
         known = len(occupant.cached.pages)
         while occupant.row >= 0:
             if self._shards.extend(occupant):

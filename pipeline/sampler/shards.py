@@ -134,9 +134,10 @@ class Shards:
 
     def keep(self, occupant: Occupant) -> None:
         """Keep the cache of a request that ended for its next turn, and no older one elsewhere."""
-        for memory in self.memories:
-            memory.discard(occupant.trajectory)
         here = self.memory_of(occupant)
+        for memory in self.memories:
+            if memory is not here:
+                memory.discard(occupant.trajectory)
         here.keep(occupant.trajectory, occupant.cached, occupant.text())
 
     def _cached_version(self, occupant: Occupant, version: int) -> int | None:

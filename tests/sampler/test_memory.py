@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.pipeline.sampler.memory import Memory
+from headrace.pipeline.sampler.memory import HOST_SHARE, Memory
 from headrace.pipeline.sampler.moves import Duplicate, Extract, HostCopy, Insert
 from headrace.pipeline.sampler.pages import BIN
 from headrace.pipeline.sampler.sequence import Sequence
@@ -298,3 +298,19 @@ def test_a_sequence_of_several_versions_is_not_kept_for_pinned_requests() -> Non
     assert (sequence.version, sequence.pinned) == (1, True)
     sequence.write(5, 2)
     assert (sequence.version, sequence.pinned) == (None, False)
+
+
+def test_the_host_keeps_so_many_pinned_trajectories_and_the_others_are_counted_as_lost() -> None:
+    memory = Memory(pages=4, page_tokens=2)
+    count = HOST_SHARE * memory.capacity + 10  # of one page each
+    for member in range(count):
+        tokens = np.array([member, 1], np.int32)
+        sequence = memory.begin(tokens[:-1], 0, pinned=True, reserve=0)
+        assert sequence is not None
+        memory.keep((member, 0, 0), sequence, tokens)
+        memory.take_moves()
+    on_device = memory.capacity
+    assert memory.idle == HOST_SHARE * memory.capacity + on_device
+    lost = [memory.lost((member, 0, 0)) for member in range(count)]
+    assert lost == [member < count - memory.idle for member in range(count)]
+    assert sum(lost) == 10 - on_device
