@@ -6,7 +6,6 @@ without the rest of Headrace.
 
 from .base import Env as Env
 from .base import EnvironmentBroken as EnvironmentBroken
-from .base import EnvSpec as EnvSpec
 from .base import Split as Split
 from .base import StepResult as StepResult
 from .base import Task as Task
@@ -21,6 +20,7 @@ from .latency import latency_seconds as latency_seconds
 from .latency import with_latency as with_latency
 from .messages import Message as Message
 from .messages import ToolCall as ToolCall
+from .spec import EnvSpec as EnvSpec
 from .threads import SyncEnv as SyncEnv
 from .threads import in_threads as in_threads
 from .tools import Tool as Tool

@@ -6,8 +6,7 @@ becomes an `EpisodeFailure`; it is never a reward of 0. What no episode can work
 `EnvironmentBroken`, which ends the run.
 """
 
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
@@ -76,22 +75,3 @@ class Env(Protocol):
     async def step(self, message: Message) -> StepResult:
         """Answer the policy's message."""
         ...
-
-
-@dataclass(frozen=True)
-class EnvSpec:
-    """All that a recipe needs to know of an environment.
-
-    Attributes:
-      make: opens one environment for one episode.
-      tasks: `tasks(split, count, seed)` gives `count` tasks; the splits share none,
-        unless the whole task space is smaller than that and the docstring says so.
-      demonstrate: `demonstrate(task, rng)` is a scripted conversation for a warm start,
-        starting with the messages of `reset`; None where there is no script.
-      best_reward: the best expected reward of any policy.
-    """
-
-    make: Callable[[], Env]
-    tasks: Callable[[Split, int, int], Sequence[Task]]
-    demonstrate: Callable[[Task, random.Random], tuple[Message, ...]] | None
-    best_reward: float

@@ -8,11 +8,14 @@ import difflib
 import importlib
 from dataclasses import dataclass, field, replace
 
-from . import calculator, guess_number
-from .base import EnvSpec
+from . import calculator, calculator_chat, guess_number
 from .latency import LatencyConfig, with_latency
+from .spec import EnvSpec
 
-BUILTIN = {"calculator": calculator.SPEC, "guess_number": guess_number.SPEC}
+BUILTIN = {
+    "calculator": replace(calculator.SPEC, for_chat=calculator_chat.SPEC),
+    "guess_number": guess_number.SPEC,
+}
 
 
 @dataclass(frozen=True)
@@ -25,13 +28,18 @@ class EnvConfig:
     """How long the environment takes to answer."""
 
 
-def build_env(config: EnvConfig) -> EnvSpec:
+def build_env(config: EnvConfig, *, for_chat: bool = False) -> EnvSpec:
     """Load a config's environment, its latency included.
+
+    Args:
+      for_chat: in its words for a chat model, where it has some.
 
     Raises:
       ValueError: where there is no such environment.
     """
     spec = load_env(config.name)
+    if for_chat and spec.for_chat is not None:
+        spec = spec.for_chat
     return replace(spec, make=with_latency(spec.make, config.latency))
 
 

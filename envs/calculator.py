@@ -12,13 +12,16 @@ Invariant: train and eval tasks share no sum; equal arguments give equal tasks.
 """
 
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from .arithmetic import ArithmeticTextError, evaluate
-from .base import EnvSpec, Split, StepResult, Task
+from .base import Split, StepResult, Task
 from .messages import Message, ToolCall
-from .tools import ToolError, tool
+from .spec import EnvSpec
+from .tools import ToolError, ToolResult, tool
 
 CHARACTERS = "0123456789+()"
 WORDS = ("calculator", "error")
@@ -44,13 +47,32 @@ def calculator(expression: str) -> int:
         raise ToolError(_ERROR) from None
 
 
-_TOOL = tool(calculator)
+TOOL = tool(calculator)
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How the game is put to a policy.
+
+    Attributes:
+      ask: gives the first messages of a task.
+      is_answer: whether a text gives this number as its answer.
+      one_word_errors: a wrong call is answered by `error`; else by what is wrong with it.
+    """
+
+    ask: Callable[[Task], tuple[Message, ...]]
+    is_answer: Callable[[str, str], bool]
+    one_word_errors: bool
 
 
 class CalculatorEnv:
     """One sum to answer. `task.data` has the operands `left` and `right`."""
 
-    def __init__(self) -> None:
+    def __init__(self, wording: Wording | None = None) -> None:
+        """Args:
+        wording: None asks with the bare sum and wants the bare number.
+        """
+        self._wording = PLAIN if wording is None else wording
         self._answer = ""
         self._calls = 0
         self._tool_used = False
@@ -71,24 +93,28 @@ class CalculatorEnv:
         self._answer = str(task.data["left"] + task.data["right"])
         self._calls = 0
         self._tool_used = False
-        return (_question(task),)
+        return self._wording.ask(task)
 
     async def step(self, message: Message) -> StepResult:
-        """Answer a tool call, or score the final answer."""
+        """Answer the tool calls, or score the final answer."""
         if not message.tool_calls:
-            return self._end(success=message.content == self._answer)
-        self._calls += 1
+            success = self._wording.is_answer(message.content, self._answer)
+            return self._end(success=success)
+        self._calls += len(message.tool_calls)
         if self._calls > MAX_CALLS:
             return self._end(success=False)
-        content = await self._call(message.tool_calls[0])
-        return StepResult((Message("tool", content),), info=self._info(success=False))
+        answers = [await self._call(call) for call in message.tool_calls]
+        return StepResult(tuple(answers), info=self._info(success=False))
 
-    async def _call(self, call: ToolCall) -> str:
-        if call.name != _TOOL.name:
-            return _ERROR
-        result = await _TOOL(call)
+    async def _call(self, call: ToolCall) -> Message:
+        if call.name == TOOL.name:
+            result = await TOOL(call)
+        else:
+            unknown = f"there is no tool {call.name!r}; use {TOOL.name}"
+            result = ToolResult(unknown, is_error=True)
         self._tool_used = self._tool_used or not result.is_error
-        return _ERROR if result.is_error else result.content
+        one_word = result.is_error and self._wording.one_word_errors
+        return Message("tool", _ERROR if one_word else result.content)
 
     def _end(self, *, success: bool) -> StepResult:
         return StepResult(reward=float(success), terminated=True, info=self._info(success=success))
@@ -137,10 +163,23 @@ def _question(task: Task) -> Message:
     return Message("user", f"{task.data['left']}+{task.data['right']}")
 
 
+def _ask(task: Task) -> tuple[Message, ...]:
+    return (_question(task),)
+
+
+PLAIN = Wording(_ask, is_answer=str.__eq__, one_word_errors=True)
+
+
 def _task(index: int) -> Task:
     left, right = divmod(index * _STRIDE % _SUMS, _OPERANDS)
     left, right = left + _LOWEST, right + _LOWEST
     return Task(f"{left}+{right}", {"left": left, "right": right})
 
 
-SPEC = EnvSpec(make=CalculatorEnv, tasks=tasks, demonstrate=demonstrate, best_reward=1.0)
+SPEC = EnvSpec(
+    make=CalculatorEnv,
+    tasks=tasks,
+    demonstrate=demonstrate,
+    best_reward=1.0,
+    tools=(TOOL,),
+)

@@ -18,8 +18,9 @@ import random
 from types import TracebackType
 from typing import Self
 
-from .base import EnvSpec, Split, StepResult, Task
+from .base import Split, StepResult, Task
 from .messages import Message
+from .spec import EnvSpec
 
 SECRETS = 15
 MAX_GUESSES = 5

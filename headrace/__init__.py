@@ -6,11 +6,11 @@ environment) and `headrace.sharding`. Importing this module doesn't import JAX.
 """
 
 from .envs.base import Env as Env
-from .envs.base import EnvSpec as EnvSpec
 from .envs.base import StepResult as StepResult
 from .envs.base import Task as Task
 from .envs.messages import Message as Message
 from .envs.messages import ToolCall as ToolCall
+from .envs.spec import EnvSpec as EnvSpec
 from .pipeline.errors import ConfigError as ConfigError
 from .pipeline.errors import HeadraceError as HeadraceError
 from .pipeline.errors import PipelineStalled as PipelineStalled

@@ -11,9 +11,10 @@ from functools import partial
 
 import jax
 
-from ..envs.base import EnvSpec, Split, Task
+from ..envs.base import Split, Task
 from ..envs.builtin import build_env
 from ..envs.messages import Message
+from ..envs.spec import EnvSpec
 from .algorithms.advantages import estimator
 from .algorithms.losses import grpo_loss
 from .config import Recipe
