@@ -1,0 +1,98 @@
+"""Parameters that aren't trained, stored in fewer bits: bfloat16, int8 or four bits.
+
+Only the layers' matrices go below 16 bits; embedding and head are bfloat16 then, and norms and
+biases stay float32. What a product needs is widened where it is used, one layer at a time, so
+no float32 copy of the model exists.
+"""
+
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from .nf4 import Nf4, dequantize_nf4, quantize_nf4
+from .parameters import Params
+from .quantize import Quantized, quantize_matrix
+
+StoredBase = Literal["float32", "bfloat16", "int8", "nf4"]
+Frozen = jax.Array | Quantized | Nf4
+
+# How many axes of inputs each matrix of a layer begins with; those of outputs follow.
+INPUT_AXES = {"query": 1, "key": 1, "value": 1, "output": 2, "gate": 1, "up": 1, "down": 1}
+# How many axes each has in all; a mixture's experts have one more, and aren't changed here.
+MATRIX_AXES = {"query": 3, "key": 3, "value": 3, "output": 3, "gate": 2, "up": 2, "down": 2}
+
+_TABLES = ("embedding", "head")
+
+
+def freeze(params: Params, stored: StoredBase) -> Params:
+    """Round the learner's parameters to what they shall be stored as; pure.
+
+    Args:
+      params: as from `parameters.init`, layers stacked.
+
+    Returns:
+      The same tree; for "int8" and "nf4" each matrix of the layers is one record of stacked
+      arrays, `Quantized` (outputs first, as the sampler has it) or `Nf4`.
+    """
+    if stored == "float32":
+        return params
+    tables = {name: params[name].astype(jnp.bfloat16) for name in _TABLES if name in params}
+    layers = {
+        name: _round(name, leaf, stored) if is_matrix(name, leaf) else leaf
+        for name, leaf in params["layers"].items()
+    }
+    return params | tables | {"layers": layers}
+
+
+def thaw(base: Params) -> Params:
+    """Widen frozen parameters to plain float32 arrays; the rounding stays in them."""
+    others = {name: _wide(leaf) for name, leaf in base.items() if name != "layers"}
+    return others | {"layers": {name: _wide(leaf) for name, leaf in base["layers"].items()}}
+
+
+def plain(matrix: Frozen, dtype: DTypeLike) -> jax.Array:
+    """Give one matrix of a layer in floating point, inputs first.
+
+    Args:
+      matrix: of one layer; not a stack.
+    """
+    if isinstance(matrix, Nf4):
+        return dequantize_nf4(matrix, dtype)
+    if isinstance(matrix, Quantized):
+        outputs = matrix.scales.ndim
+        inputs = range(outputs, matrix.values.ndim)
+        wide = matrix.values.astype(jnp.float32) * jnp.expand_dims(matrix.scales, tuple(inputs))
+        turned: jax.Array = wide.transpose(*inputs, *range(outputs)).astype(dtype)
+        return turned
+    return matrix.astype(dtype)
+
+
+def stack_shape(matrix: Any) -> tuple[int, ...]:
+    """Shape of a stack of matrices, [L, inputs..., outputs...], however it is stored."""
+    shape: tuple[int, ...] = jax.eval_shape(_wide, matrix).shape
+    return shape
+
+
+def is_matrix(name: str, leaf: Any) -> bool:
+    """Whether a stacked leaf of the layers is a matrix that can be rounded or adapted."""
+    return name in INPUT_AXES and len(stack_shape(leaf)) == 1 + MATRIX_AXES[name]
+
+
+def _wide(leaf: Any) -> jax.Array:
+    if isinstance(leaf, Quantized | Nf4):
+        return jax.vmap(partial(plain, dtype=jnp.float32))(leaf)
+    return jnp.asarray(leaf, jnp.float32)
+
+
+def _round(name: str, stack: jax.Array, stored: StoredBase) -> Any:
+    if stored == "bfloat16":
+        return stack.astype(jnp.bfloat16)
+    if stored == "nf4":
+        return jax.vmap(quantize_nf4)(stack)
+    inputs = range(1, 1 + INPUT_AXES[name])
+    outputs = range(inputs.stop, stack.ndim)
+    turned = stack.transpose(0, *outputs, *inputs)
+    return jax.vmap(partial(quantize_matrix, outputs=len(outputs)))(turned)

@@ -1,0 +1,110 @@
+"""A matrix of the parameters is stored in one of several ways; here is the product of each.
+
+Plain floats; `Quantized` by a scale per output; for the learner alone floats narrower than what
+they multiply, and `Nf4`; and `Adapted`, any of these with a trained change of low rank.
+"""
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from .frozen import Frozen, plain
+from .nf4 import Nf4
+from .quantize import Quantized, scaled, unscaled
+
+STREAM = "r"  # the letter of rows: only the stream's operand of a product has it
+RANK = "l"  # the letter of an adapter's rank: no product of the decoder uses it
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Adapted:
+    """A matrix and a change of low rank, which stays apart: base + scale * (a times b).
+
+    Attributes:
+      base: the matrix.
+      a: from inputs to the rank: [inputs..., r], or [r, inputs...] where outputs come first.
+      b: from the rank to outputs: [r, outputs...], or [outputs..., r].
+      scale: static.
+    """
+
+    base: Frozen
+    a: jax.Array
+    b: jax.Array
+    scale: float = field(metadata={"static": True})
+
+
+Matrix = Frozen | Adapted
+
+
+def multiply(
+    product: str, x: jax.Array, matrix: Matrix, dtype: DTypeLike | None = None
+) -> jax.Array:
+    """Multiply the stream `x` by a matrix.
+
+    Args:
+      product: for `einsum`; the order of the operands counts. The learner's begin with the
+        stream, the sampler's with the matrix, outputs first.
+      dtype: of the result; None takes that of the operands.
+    """
+    if isinstance(matrix, Adapted):
+        into_rank, out_of_rank = adapter_products(product)
+        low = multiply(into_rank, x, matrix.a)
+        change = multiply(out_of_rank, low, matrix.b, dtype)
+        return multiply(product, x, matrix.base, dtype) + matrix.scale * change
+    if begins_with_stream(product):
+        return _learner_product(product, x, matrix, dtype)
+    assert not isinstance(matrix, Nf4), "the sampler stores no such matrix"
+    result = jnp.einsum(product, unscaled(matrix, x), x, preferred_element_type=dtype)
+    return scaled(result, matrix)
+
+
+def adapter_products(product: str) -> tuple[str, str]:
+    """Cut a product in two: into the rank and out of it, in the same order of operands.
+
+    Example:
+      >>> adapter_products("rtd,dnh->rtnh")
+      ('rtd,dl->rtl', 'rtl,lnh->rtnh')
+      >>> adapter_products("nhd,drt->nhrt")
+      ('ld,drt->lrt', 'nhl,lrt->nhrt')
+    """
+    operands, result = product.split("->")
+    first, second = operands.split(",")
+    if begins_with_stream(product):
+        inputs, outputs = _inputs_outputs(second, result)
+        low = _without(first, inputs) + RANK
+        return f"{first},{inputs}{RANK}->{low}", f"{low},{RANK}{outputs}->{result}"
+    inputs, outputs = _inputs_outputs(first, result)
+    low = RANK + _without(second, inputs)
+    return f"{RANK}{inputs},{second}->{low}", f"{outputs}{RANK},{low}->{result}"
+
+
+def begins_with_stream(product: str) -> bool:
+    """Whether it is the learner's order: the stream first, and the matrix inputs first."""
+    return STREAM in product.split(",")[0]
+
+
+def _inputs_outputs(letters: str, result: str) -> tuple[str, str]:
+    inputs = _without(letters, result)
+    return inputs, _without(letters, inputs)
+
+
+def _without(letters: str, others: str) -> str:
+    return "".join(letter for letter in letters if letter not in others)
+
+
+def _learner_product(
+    product: str, x: jax.Array, matrix: Frozen, dtype: DTypeLike | None
+) -> jax.Array:
+    if not isinstance(matrix, Quantized | Nf4) and matrix.dtype == x.dtype:
+        return jnp.einsum(product, x, matrix, preferred_element_type=dtype)
+
+    def widened(x: jax.Array, matrix: Frozen) -> jax.Array:
+        wide = plain(matrix, x.dtype)
+        return jnp.einsum(product, x, wide, preferred_element_type=dtype)
+
+    # The backward pass widens it again: else a wide copy of every layer would wait for it.
+    result: jax.Array = jax.checkpoint(widened)(x, matrix)
+    return result
