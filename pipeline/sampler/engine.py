@@ -130,7 +130,8 @@ class Engine:
         Rows in flight keep their cache. The weights before stay until they are dropped.
 
         Raises:
-          ValueError: where the version is no newer than the newest.
+          ValueError: where the version is no newer than the newest, or the weights aren't those
+            of the model; then nothing has changed.
         """
         newest = self._scheduler.newest
         if version <= newest:

@@ -20,6 +20,7 @@ from ..models.parameters import Params, init
 from ..models.quantize import sampler_axes, sampler_params
 from ..types import Int32s
 from .attention_paths import AttentionPath, choose_path, platform_of
+from .check_weights import check_weights
 from .config import SamplerConfig
 from .decode import Decoded, decode
 from .layout import Layout, leading, make_layout
@@ -39,7 +40,7 @@ class Programs:
     Attributes:
       shards: parts of the state along the data axis of the mesh.
       initial_state: makes a state in which every row is idle.
-      place: puts parameters where the programs want them.
+      place: puts parameters where the programs want them; refuses others (`check_weights`).
       prefill: by window.
       decode: by window.
       duplicate: copies pages to others, as many as there are rows.
@@ -85,10 +86,11 @@ def compile_programs(
         lowered |= _lower_window(sizes, window)
     with ThreadPoolExecutor(thread_name_prefix="compile") as pool:
         compiled = dict(zip(lowered, pool.map(_compile, lowered.values()), strict=True))
+    shardings = sizes.layout.shardings(sampler_axes(model, config.weights))
     return Programs(
         shards=sizes.layout.shards,
         initial_state=compiled["initial_state"],
-        place=partial(_place, sizes.layout.shardings(sampler_axes(model, config.weights))),
+        place=partial(_place, abstract_params(model, vocab_size, config.weights), shardings),
         prefill={window: compiled[f"prefill {window}"] for window in config.windows},
         decode={window: compiled[f"decode {window}"] for window in config.windows},
         duplicate=compiled["duplicate"],
@@ -161,7 +163,8 @@ def _state(sizes: _Sizes) -> tuple[SamplerState, Any]:
     return state, SamplerState(*pages, rows=leading(state.rows, "rows"))
 
 
-def _place(shardings: Any, params: Params) -> Params:
+def _place(expected: Any, shardings: Any, params: Params) -> Params:
+    check_weights(params, expected)
     return params if shardings is None else shard(params, shardings)
 
 

@@ -142,7 +142,8 @@ class NativeSampler:
           version: newer than all before.
 
         Raises:
-          ValueError: where it isn't.
+          ValueError: where it isn't, or the weights have another structure, shape or dtype than
+            the model's; the sampler goes on with those that it has.
         """
         await self._device.run(partial(self._publish, params, version))
 

@@ -115,11 +115,11 @@ def native_programs() -> Programs:
     return compile_programs(CONFIG, MODEL, VOCAB)
 
 
-def run_native(body: Body) -> None:
-    """Run `body` with a native sampler that serves."""
+def run_native(body: Body, programs: Programs | None = None) -> None:
+    """Run `body` with a native sampler that serves, with other programs if some are given."""
 
     async def main() -> None:
-        sampler = NativeSampler(CONFIG, MODEL, VOCAB, programs=native_programs())
+        sampler = NativeSampler(CONFIG, MODEL, VOCAB, programs=programs or native_programs())
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 await nursery.start(sampler.serve)

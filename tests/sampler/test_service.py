@@ -365,12 +365,48 @@ def test_no_task_waits_for_a_sampler_that_has_ended() -> None:
 
 
 def test_an_error_of_the_engine_surfaces_in_serve_alone() -> None:
+    def broken(*operands: Any) -> Any:
+        raise RuntimeError("the device is gone")
+
+    programs = native_programs()
+
     async def body(sampler: NativeSampler) -> None:
-        await sampler.publish({"embedding": None}, 0)
+        await sampler.publish(sampler_params(0), 0)
         await sampler.sample(make_request(1))
 
-    with pytest.RaisesGroup(pytest.RaisesExc(TypeError), flatten_subgroups=True):
-        run_native(body)
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="gone"), flatten_subgroups=True):
+        run_native(body, replace(programs, decode=dict.fromkeys(programs.decode, broken)))
+
+
+def test_weights_of_another_model_are_refused_and_the_sampler_goes_on() -> None:
+    right = sampler_params(0)
+    first, *others = right["layers"]
+    wide = {**first, "query": np.zeros((16, 4, 5), np.float32)}
+    wrong: dict[str, Any] = {
+        r"float32\[4, 4, 16\] at 'layers.0.query', got float32\[16, 4, 5\]": {
+            **right,
+            "layers": [wide, *others],
+        },
+        r"float32\[19, 16\] at 'embedding', got bfloat16\[19, 16\]": {
+            **right,
+            "embedding": right["embedding"].astype(jnp.bfloat16),
+        },
+        "float32.* at 'embedding', got nothing": {**right, "embedding": None},
+        "nothing at 'head', got a float": {**right, "head": 1.0},
+        "must be a tree": {**right, "layers": tuple(right["layers"])},
+        "float32.* at 'layers.1.*, got nothing": {**right, "layers": [first]},
+    }
+
+    async def body(sampler: NativeSampler) -> None:
+        for version, publishes_before in ((0, False), (1, True)):
+            for message, params in wrong.items():
+                with pytest.raises(ValueError, match=message):
+                    await sampler.publish(params, version)
+            assert sampler.policy_version == (0 if publishes_before else -1)
+            await sampler.publish(right, version)
+            assert len((await sampler.sample(make_request(1))).tokens)
+
+    run_native(body)
 
 
 LONG_MODEL = ModelConfig(1, 12, 3, 3, 4, 16, tied_embeddings=False)
