@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ...envs.messages import Message
 from ..errors import ConfigError
-from .tokenizer import END, SPECIALS, CharacterTokenizer
+from .character_tokenizer import END, SPECIALS, CharacterTokenizer
 from .toolcalls import parse_tool_call
 
 PRINTABLE_ASCII = "\n" + "".join(map(chr, range(32, 127)))

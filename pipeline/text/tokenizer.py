@@ -1,104 +1,54 @@
-"""A character tokenizer: one id per character, per atomic word and per special token.
+"""What the pipeline needs of a tokenizer.
 
-Invariant: no text can produce a special id. `<end>` written by a tool is five ordinary
-characters; only the renderer, and the policy by sampling, put special ids into a sequence.
+Invariant: content never gives a special id. What a user or a tool writes goes through `encode`,
+or through `encode_markup` inside a `plain` span; only the text of a chat template, and the policy
+by sampling, put special ids into a sequence.
 """
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from ..errors import ConfigError
-
-PAD, END, UNKNOWN = "<pad>", "<end>", "<unknown>"
-SPECIALS = (PAD, END, UNKNOWN, "<system>", "<user>", "<assistant>", "<tool>")
+Span = tuple[int, int]
 
 
-class CharacterTokenizer:
-    """Map text to ids and back. Ids: the special tokens, then the words, then the characters.
-
-    Words are matched from left to right, the longest first. Their letters need not be
-    characters of the alphabet themselves.
-
-    Args:
-      characters: the alphabet, each character once.
-      words: texts of two or more characters that are one token each.
-
-    Raises:
-      ConfigError: for an empty alphabet, or a piece that is repeated, too short or special.
-
-    Example:
-      >>> tokenizer = CharacterTokenizer("0123456789+()", ("add",))
-      >>> ids = tokenizer.encode("add(1+2)")
-      >>> len(ids), tokenizer.decode(ids)
-      (6, 'add(1+2)')
-    """
-
-    def __init__(self, characters: str, words: tuple[str, ...] = ()) -> None:
-        _check_alphabet(characters, words)
-        pieces = (*words, *characters)
-        self._ids = {piece: index for index, piece in enumerate(pieces, start=len(SPECIALS))}
-        self._texts = dict(enumerate((*SPECIALS, *pieces)))
-        self._split = _splitter(words)
-        self._unknown = SPECIALS.index(UNKNOWN)
+class Tokenizer(Protocol):
+    """Maps text to ids and back. Pure: equal arguments, equal ids."""
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are; the ids are 0 to vocab_size - 1."""
-        return len(self._texts)
+        """All ids are below this."""
+        ...
 
-    @staticmethod
-    def special_id(name: str) -> int:
-        """Return the id of a special token, such as `<end>`."""
-        return SPECIALS.index(name)
+    @property
+    def specials(self) -> Mapping[str, int]:
+        """The texts that are one token each in markup, such as `<|im_end|>`, with their ids."""
+        ...
 
-    def encode(self, text: str, *, words: bool = True) -> list[int]:
-        """Return the ids of a text; `words=False` takes every character by itself.
+    def special_id(self, text: str) -> int:
+        """Return the id of a special token.
 
         Raises:
-          ConfigError: for a character that is not in the alphabet.
+          ConfigError: where the vocabulary has none of this text.
         """
-        table = self._ids
-        try:
-            return [table[piece] for piece in (self._split(text) if words else text)]
-        except KeyError as error:
-            raise ConfigError(_unknown_character(error.args[0])) from None
+        ...
 
-    def encode_lossy(self, text: str, *, words: bool = True) -> list[int]:
-        """Return the ids of a text; a character outside the alphabet becomes `<unknown>`."""
-        table, unknown = self._ids, self._unknown
-        return [table.get(piece, unknown) for piece in (self._split(text) if words else text)]
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of content: no special one, whatever the text. Never raises."""
+        ...
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of some ids, special tokens by name. Never raises for a wrong id."""
-        texts = self._texts
-        return "".join([texts.get(index, UNKNOWN) for index in ids])
+    def encode_markup(self, text: str, plain: Sequence[Span] = ()) -> list[int]:
+        """Return the ids of a template's text, in which special tokens stand by their text.
 
+        Args:
+          plain: spans `(start, end)` of characters, in order and disjoint, whose text is content:
+            no special token is found in one, or across its ends.
+        """
+        ...
 
-def _splitter(words: tuple[str, ...]) -> Callable[[str], Iterable[str]]:
-    if not words:
-        return iter
-    longest_first = sorted(words, key=len, reverse=True)
-    return re.compile("|".join((*map(re.escape, longest_first), ".")), re.DOTALL).findall
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, specials by name, invalid bytes as U+FFFD. Never raises."""
+        ...
 
-
-def _check_alphabet(characters: str, words: tuple[str, ...]) -> None:
-    if not characters:
-        raise ConfigError("text.characters must have at least one character, got ''")
-    for pieces, name in ((characters, "characters"), (words, "words")):
-        if repeated := sorted({piece for piece in pieces if pieces.count(piece) > 1}):
-            raise ConfigError(f"text.{name} must not repeat anything, got {repeated} twice")
-    for word in words:
-        if len(word) < 2:
-            raise ConfigError(
-                f"text.words must have two or more characters each, got {word!r}; "
-                "put single characters into text.characters"
-            )
-        if word in SPECIALS:
-            raise ConfigError(f"text.words must not name a special token, got {word!r}")
-
-
-def _unknown_character(character: str) -> str:
-    return (
-        f"the character {character!r} (U+{ord(character):04X}) is not in the alphabet; "
-        "add it to text.characters, or keep it out of the tasks and demonstrations"
-    )
+    def token_bytes(self, index: int) -> bytes:
+        """Return the bytes that a token stands for. Joined and decoded they give `decode`."""
+        ...

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from headrace.envs import BUILTIN, Message, ToolCall, calculator, guess_number
 from headrace.pipeline.errors import ConfigError
+from headrace.pipeline.text.character_tokenizer import SPECIALS, CharacterTokenizer
 from headrace.pipeline.text.renderer import CharacterRenderer, Renderer, TextConfig
-from headrace.pipeline.text.tokenizer import SPECIALS, CharacterTokenizer
 from headrace.pipeline.text.toolcalls import parse_tool_call
 
 CONFIG = TextConfig("abcdefg<>/()0123456789+ ", words=("add", "added", "de", "<end>x"))
