@@ -1,34 +1,13 @@
 """Parameters → tensors → parameters is exact (law 15)."""
 
-import jax
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from headrace.pipeline.models.config import ModelConfig
-from headrace.pipeline.models.parameters import declare
-from headrace.pipeline.models.weights import names
 from headrace.pipeline.models.weights.convert import params_from_tensors, tensors_from_params
-
-VOCAB = 11
-
-
-def counted(config: ModelConfig):
-    """Parameters in which every number is another."""
-    rng = np.random.default_rng(0)
-    return jax.tree.map(
-        lambda weight: rng.standard_normal(weight.shape, np.float32), declare(config, VOCAB)
-    )
-
-
-def entries(config: ModelConfig):
-    qk_norm = names.qk_norm_entries() if config.qk_norm else ()
-    return (
-        *names.attention_entries(),
-        *qk_norm,
-        *names.ffn_entries(),
-        *names.norm_entries(),
-        *names.outer_entries(tied=config.tied_embeddings),
-    )
+from tests.fakes.weights import VOCAB, assert_same, counted, entries
 
 
 @pytest.mark.parametrize("qk_norm", [False, True])
@@ -37,14 +16,14 @@ def test_law_15_there_and_back_is_exact(qk_norm: bool, tied: bool) -> None:
     config = ModelConfig(
         num_layers=3, width=6, num_heads=4, num_kv_heads=2, head_width=2, ffn_width=5
     )
-    config = config.__class__(**{**vars(config), "qk_norm": qk_norm, "tied_embeddings": tied})
+    config = replace(config, qk_norm=qk_norm, tied_embeddings=tied)
     params = counted(config)
     tensors = tensors_from_params(params, entries(config))
     assert tensors["model.layers.2.self_attn.q_proj.weight"].shape == (8, 6)
     assert tensors["model.layers.0.mlp.down_proj.weight"].shape == (6, 5)
     assert ("lm_head.weight" in tensors) is not tied
     back = params_from_tensors(tensors, entries(config), config, VOCAB)
-    jax.tree.map(np.testing.assert_array_equal, back, params)
+    assert_same(back, params)
 
 
 def test_the_rows_of_a_projection_go_head_by_head() -> None:
