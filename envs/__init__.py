@@ -18,6 +18,7 @@ from .check import check_env as check_env
 from .latency import LatencyConfig as LatencyConfig
 from .latency import latency_seconds as latency_seconds
 from .latency import with_latency as with_latency
+from .messages import CallStatus as CallStatus
 from .messages import Message as Message
 from .messages import ToolCall as ToolCall
 from .spec import EnvSpec as EnvSpec
@@ -26,6 +27,8 @@ from .threads import in_threads as in_threads
 from .tools import Tool as Tool
 from .tools import ToolError as ToolError
 from .tools import ToolResult as ToolResult
+from .tools import answer_call as answer_call
+from .tools import describe_problem as describe_problem
 from .tools import tool as tool
 from .tools import tool_threads as tool_threads
 from .worker_threads import ThreadStatistics as ThreadStatistics

@@ -21,7 +21,7 @@ from .arithmetic import ArithmeticTextError, evaluate
 from .base import Split, StepResult, Task
 from .messages import Message, ToolCall
 from .spec import EnvSpec
-from .tools import ToolError, ToolResult, tool
+from .tools import ToolError, answer_call, tool
 
 CHARACTERS = "0123456789+()"
 WORDS = ("calculator", "error")
@@ -107,11 +107,7 @@ class CalculatorEnv:
         return StepResult(tuple(answers), info=self._info(success=False))
 
     async def _call(self, call: ToolCall) -> Message:
-        if call.name == TOOL.name:
-            result = await TOOL(call)
-        else:
-            unknown = f"there is no tool {call.name!r}; use {TOOL.name}"
-            result = ToolResult(unknown, is_error=True)
+        result = await answer_call(call, (TOOL,))
         self._tool_used = self._tool_used or not result.is_error
         one_word = result.is_error and self._wording.one_word_errors
         return Message("tool", _ERROR if one_word else result.content)

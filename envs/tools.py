@@ -11,7 +11,7 @@ import json
 import math
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,13 +19,26 @@ from typing import Any
 import trio
 from trio.lowlevel import RunVar
 
-from .messages import ToolCall
+from .messages import CallStatus, ToolCall
 from .schema import ArgumentError, convert, convert_text, json_schema
 from .worker_threads import ThreadCall, ThreadStatistics, WorkerThreads
 
 # Of all tools of a run together. Not trio's own threads: calls that hang must not hold up others.
 THREADS = 64
 MAX_ABANDONED = 16
+
+# What the policy reads about a call that isn't run.
+_PROBLEMS: Mapping[CallStatus, str] = {
+    "ok": "the call is fine",
+    "malformed": "the call doesn't follow the format",
+    "unclosed": "the call is not closed",
+    "invalid_json": "the call is not valid JSON",
+    "missing_name": "the call names no tool",
+    "bad_arguments": "the arguments are not an object of named values",
+    "duplicate_key": "an argument is given twice",
+    "over_limit": "the call is too long, or one too many",
+    "in_reasoning": "the call is inside the reasoning; end the reasoning first",
+}
 
 _THREADS_OF_RUN: RunVar[WorkerThreads] = RunVar("threads of tools")
 
@@ -85,8 +98,11 @@ class Tool:
             return ToolResult(str(error), is_error=True)
 
     def _arguments(self, call: ToolCall) -> dict[str, Any]:
-        if call.status == "malformed":
+        if call.status == "malformed" and not call.problem:
             raise _CallError(f"malformed call; write {self._usage()}")
+        if call.status != "ok":
+            named = ", ".join(self.types) or "none"
+            raise _CallError(f"{describe_problem(call)}; its arguments are: {named}")
         if call.argument is not None:
             return self._from_text(call.argument)
         if unknown := sorted(set(call.arguments) - set(self.types)):
@@ -173,6 +189,35 @@ def tool(
     required = [key for key in types if signature[key].default is inspect.Parameter.empty]
     schema = {"type": "object", "properties": properties, "required": required}
     return Tool(name, description, schema, types, function, in_thread, deadline_seconds)
+
+
+def describe_problem(call: ToolCall) -> str:
+    """Say in words for the policy why a call isn't run.
+
+    Example:
+      >>> describe_problem(ToolCall("f", status="unclosed"))
+      'the call is not closed'
+    """
+    return call.problem or _PROBLEMS[call.status]
+
+
+async def answer_call(call: ToolCall, tools: Sequence[Tool]) -> ToolResult:
+    """Let the tool that a call names answer it; a call that names none of them is an error.
+
+    Raises:
+      Exception: what `Tool.__call__` raises.
+
+    Example:
+      >>> trio.run(answer_call, ToolCall("f"), ()).content
+      "there is no tool 'f'; use none"
+    """
+    for made in tools:
+        if made.name == call.name:
+            return await made(call)
+    named = f"there is no tool {call.name!r}"
+    problem = named if call.status == "ok" else describe_problem(call)
+    names = " or ".join(made.name for made in tools) or "none"
+    return ToolResult(f"{problem}; use {names}", is_error=True)
 
 
 def tool_threads() -> ThreadStatistics:

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pytest
 import trio
@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.envs import (
+    CallStatus,
     ToolCall,
     ToolError,
     ToolResult,
     TooManyHungThreads,
+    answer_call,
+    describe_problem,
     tool,
     tool_threads,
 )
@@ -131,6 +134,38 @@ def test_named_arguments(arguments: dict[str, Any], content: str) -> None:
 )
 def test_a_wrong_call_is_an_answer(call: ToolCall, content: str) -> None:
     assert answer(call) == ToolResult(content, is_error=True)
+
+
+@pytest.mark.parametrize("status", sorted(set(get_args(CallStatus)) - {"ok", "malformed"}))
+def test_only_a_call_that_is_ok_is_run(status: CallStatus) -> None:
+    result = answer(ToolCall("search", {"query": "x"}, status=status))
+    assert result.is_error
+    assert result.content.startswith(f"search: {describe_problem(ToolCall('', status=status))};")
+    assert result.content.endswith("; its arguments are: query, limit, order")
+
+
+def test_a_wrong_call_reads_the_problem_that_its_parser_found() -> None:
+    call = ToolCall("search", status="malformed", problem="no opening brace")
+    assert answer(call).content == (
+        "search: no opening brace; its arguments are: query, limit, order"
+    )
+
+
+def test_a_call_is_answered_by_the_tool_it_names() -> None:
+    async def main() -> list[str]:
+        tools = (tool(negate), tool(search))
+        calls = [
+            ToolCall("negate", {"number": 1}),
+            ToolCall("abacus", {"number": 1}),
+            ToolCall("", status="unclosed"),
+        ]
+        return [(await answer_call(call, tools)).content for call in calls]
+
+    assert trio.run(main) == [
+        "-1",
+        "there is no tool 'abacus'; use negate or search",
+        "the call is not closed; use negate or search",
+    ]
 
 
 def test_raw_text_goes_to_the_only_parameter() -> None:
