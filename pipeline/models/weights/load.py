@@ -4,6 +4,7 @@ On the host there is never more than one weight beside the arrays, in parts as l
 devices' blocks.
 """
 
+import gc
 import itertools
 from collections.abc import Iterable
 
@@ -64,7 +65,11 @@ def _load(
             blocks[ranges] = read_block(tensors, entry, shape, block, dtype)
         return blocks[ranges]
 
-    return jax.make_array_from_callback(shape, sharding, block_of, dtype=dtype)
+    array = jax.make_array_from_callback(shape, sharding, block_of, dtype=dtype)
+    jax.block_until_ready(array)
+    blocks.clear()
+    gc.collect()  # only now JAX lets go of the blocks
+    return array
 
 
 def read_block(
