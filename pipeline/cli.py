@@ -32,6 +32,8 @@ usage: headrace COMMAND
 
 commands:
   train RECIPE [--section.key value ...]  run a recipe: a built-in name or a .toml file
+  train RECIPE --policy NAME              start from a pretrained policy: a folder, a name on the
+                                          Hub, a .gguf file, or smollm2
   train RECIPE --help                     show all settings, with the recipe's values
   simulate RECIPE [--sim.key value ...]   predict a run under a virtual clock: a recipe, or the
                                           scenarios balanced and agent; --json for one JSON object
@@ -128,15 +130,29 @@ def _parse_recipe(name_or_file: str, overrides: Sequence[str]) -> "Recipe":
     from .config import Recipe  # noqa: PLC0415
     from .recipes import load_recipe  # noqa: PLC0415
 
+    policy, flags = _split_policy(overrides)
     try:
         return tyro.cli(
             Recipe,
-            default=load_recipe(name_or_file),
-            args=list(overrides),
+            default=load_recipe(name_or_file, policy=policy),
+            args=flags,
             prog=f"headrace train {name_or_file}",
         )
     except ValueError as error:  # from the environments, which know no ConfigError
         raise ConfigError(str(error)) from error
+
+
+def _split_policy(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Take `--policy NAME` out: it chooses settings, so it comes before all the others."""
+    rest = list(arguments)
+    if "--policy" not in rest:
+        return None, rest
+    place = rest.index("--policy")
+    if place + 1 == len(rest) or rest[place + 1].startswith("--"):
+        raise ConfigError("--policy needs a folder, a name on the Hub, a .gguf file, or smollm2")
+    name = rest[place + 1]
+    del rest[place : place + 2]
+    return name, rest
 
 
 def _run_directory(recipe: "Recipe") -> "RunDirectory":

@@ -14,7 +14,9 @@ from .evaluate import EvaluateConfig
 from .groups.ledger import Schedule
 from .learner.optimizer import LearnerConfig
 from .models.config import ModelConfig
+from .models.lora import LoraConfig
 from .offline.sft import SftConfig
+from .policy_config import PolicyConfig
 from .prompts import PromptsConfig
 from .rollout.config import RolloutConfig
 from .sampler.config import SamplerConfig
@@ -68,8 +70,10 @@ class Recipe:
     run: RunConfig = field(default_factory=RunConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     prompts: PromptsConfig = field(default_factory=PromptsConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
     text: TextConfig = field(default_factory=TextConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     schedule: Schedule = field(default_factory=Schedule)

@@ -114,3 +114,26 @@ def test_an_unknown_name_or_file_names_the_known_ones(tmp_path):
         load_recipe(str(tmp_path / "none.toml"))
     with pytest.raises(ConfigError, match="no recipe file"):
         load_recipe(str(tmp_path))
+
+
+def test_a_pretrained_policy_brings_its_sizes():
+    recipe = load_recipe("calculator", policy="smollm2")
+    assert recipe.policy.path == "smollm2"
+    assert (recipe.run.name, recipe.run.steps) == ("calculator", 5)
+    assert recipe.sampler.rows == 8
+    assert recipe.lora.on
+    assert recipe.env == load_recipe("calculator").env
+    assert (recipe.model, recipe.text) == (Recipe().model, Recipe().text)
+
+
+def test_a_policy_without_sizes_of_its_own_gets_those_of_pretrained_ones():
+    recipe = load_recipe("calculator", policy="somebody/some-model")
+    assert recipe.policy.path == "somebody/some-model"
+    assert recipe.rollout.max_tokens == recipe.sampler.context_tokens == 2048
+
+
+def test_a_recipe_made_for_a_policy_keeps_its_sizes(tmp_path):
+    text = '[policy]\npath = "a"\nhistory = "split"\n[sampler]\nrows = 3\n'
+    recipe = load_recipe(write(tmp_path, text), policy="b")
+    assert (recipe.policy.path, recipe.policy.history) == ("b", "split")
+    assert recipe.sampler.rows == 3

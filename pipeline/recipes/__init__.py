@@ -18,10 +18,16 @@ from ..errors import ConfigError
 T = TypeVar("T")
 
 _FOLDER = Path(__file__).parent
+_POLICIES = _FOLDER / "policies"
 
 
-def load_recipe(name_or_file: str) -> Recipe:
+def load_recipe(name_or_file: str, *, policy: str | None = None) -> Recipe:
     """Load a built-in recipe by name, or a TOML file.
+
+    Args:
+      policy: a pretrained policy to start from, as for `policy.path`. Where the recipe is made
+        for none, the sizes of `policies/<policy>.toml` are put over its own, or those of
+        `policies/pretrained.toml` where there is no such file.
 
     Raises:
       ConfigError: for an unknown name, a missing or malformed file, an unknown key, a value
@@ -36,6 +42,8 @@ def load_recipe(name_or_file: str) -> Recipe:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"can't read the recipe {path}: {error}") from error
+    if policy is not None:
+        table = _with_policy(table, policy)
     try:
         recipe = _from_table(Recipe, table)
     except (ConfigError, ValueError) as error:  # environments raise ValueErrors
@@ -52,6 +60,27 @@ def builtin_recipes() -> dict[str, str]:
         for path in sorted(_FOLDER.glob("*.toml"))
     }
     return {name: line.lstrip("# ") for name, line in first_lines.items()}
+
+
+def _with_policy(table: Mapping[str, Any], policy: str) -> dict[str, Any]:
+    """Start a recipe from a pretrained policy, whose files say what [model] and [text] said."""
+    chosen = {"policy": {"path": policy}}
+    if "policy" in table:
+        return _over(table, chosen)
+    named = {path.stem: path for path in _POLICIES.glob("*.toml")}
+    sizes = tomllib.loads(named.get(policy, named["pretrained"]).read_text(encoding="utf-8"))
+    kept = {key: value for key, value in table.items() if key not in ("model", "text")}
+    return _over(_over(kept, sizes), chosen)
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Put one table over another; tables that both have are put over each other in turn."""
+    result = dict(below)
+    for key, value in above.items():
+        inner = result.get(key)
+        both = isinstance(value, Mapping) and isinstance(inner, Mapping)
+        result[key] = _over(inner, value) if both else value
+    return result
 
 
 def _find(name_or_file: str) -> Path:
