@@ -3,19 +3,15 @@
 Law 20: a key that no stage knows is an error, and so is a value of another type.
 """
 
-import difflib
 import tomllib
-import types
-import typing
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 
 from ..config import Recipe
 from ..errors import ConfigError
-
-T = TypeVar("T")
+from ..tables import did_you_mean, from_table
 
 _FOLDER = Path(__file__).parent
 _POLICIES = _FOLDER / "policies"
@@ -45,7 +41,7 @@ def load_recipe(name_or_file: str, *, policy: str | None = None) -> Recipe:
     if policy is not None:
         table = _with_policy(table, policy)
     try:
-        recipe = _from_table(Recipe, table)
+        recipe = from_table(Recipe, table)
     except (ConfigError, ValueError) as error:  # environments raise ValueErrors
         raise ConfigError(f"{path.name}: {error}") from error
     if "name" in table.get("run", {}):
@@ -94,53 +90,6 @@ def _find(name_or_file: str) -> Path:
         raise ConfigError(f"there is no recipe file {name_or_file}; give an existing .toml file")
     known = ", ".join(builtin_recipes())
     raise ConfigError(
-        f"unknown recipe {name_or_file!r}{_did_you_mean(name_or_file, builtin_recipes())}; "
+        f"unknown recipe {name_or_file!r}{did_you_mean(name_or_file, builtin_recipes())}; "
         f"the built-in ones are {known}; or give a .toml file"
     )
-
-
-def _from_table(cls: type[T], table: Mapping[str, Any], *, where: str = "") -> T:
-    """Build a (nested) frozen dataclass from TOML, checking keys and types."""
-    hints = get_type_hints(cls)
-    known = [item.name for item in fields(cls)]  # type: ignore[arg-type]  # T is a dataclass
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in known:
-            raise ConfigError(
-                f"unknown key {where + key!r}{_did_you_mean(key, known)}; "
-                f"the keys there are {', '.join(known)}"
-            )
-        values[key] = _convert(hints[key], value, setting=where + key)
-    return cls(**values)
-
-
-def _convert(hint: Any, value: Any, *, setting: str) -> Any:
-    if is_dataclass(hint) and isinstance(value, Mapping):
-        return _from_table(typing.cast(type[Any], hint), value, where=f"{setting}.")
-    if get_origin(hint) is Literal and value in get_args(hint):
-        return value
-    if get_origin(hint) is types.UnionType:
-        (hint,) = (option for option in get_args(hint) if option is not type(None))
-        return _convert(hint, value, setting=setting)
-    if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_convert(get_args(hint)[0], item, setting=setting) for item in value)
-    if hint is float and type(value) is int:
-        return float(value)
-    if type(value) is hint:
-        return value
-    raise ConfigError(f"{setting} must be {_describe(hint)}, got {value!r}")
-
-
-def _describe(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return "one of " + ", ".join(repr(option) for option in get_args(hint))
-    if get_origin(hint) is tuple:
-        return f"a list of {_describe(get_args(hint)[0])}"
-    if is_dataclass(hint):
-        return "a table"
-    return {str: "text", int: "an integer", float: "a number", bool: "true or false"}[hint]
-
-
-def _did_you_mean(wrong: str, known: typing.Iterable[str]) -> str:
-    close = difflib.get_close_matches(wrong, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
