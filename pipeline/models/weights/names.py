@@ -68,10 +68,15 @@ def ffn_entries() -> tuple[Entry, ...]:
     return tuple(layer_entry(ours, f"mlp.{ours}_proj.weight", MATRIX) for ours in _FFN)
 
 
+def ffn_bias_entries() -> tuple[Entry, ...]:
+    """Name the biases of the gated feed-forward layer."""
+    return tuple(layer_entry(f"{ours}_bias", f"mlp.{ours}_proj.bias", VECTOR) for ours in _FFN)
+
+
 def expert_entries(module: str = "mlp") -> tuple[Entry, ...]:
     """Name the router [D, E], and the matrices of every expert, [E, D, F] or [E, F, D]."""
     experts = (
-        layer_entry(ours, f"{module}.experts.{{expert}}.{ours}_proj.weight", MATRIX)
+        layer_entry(f"expert_{ours}", f"{module}.experts.{{expert}}.{ours}_proj.weight", MATRIX)
         for ours in _FFN
     )
     return (layer_entry("router", f"{module}.gate.weight", MATRIX), *experts)
