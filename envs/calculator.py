@@ -110,7 +110,8 @@ class CalculatorEnv:
         result = await answer_call(call, (TOOL,))
         self._tool_used = self._tool_used or not result.is_error
         one_word = result.is_error and self._wording.one_word_errors
-        return Message("tool", _ERROR if one_word else result.content)
+        content = _ERROR if one_word else result.content
+        return Message("tool", content, name=call.name, tool_call_id=call.id)
 
     def _end(self, *, success: bool) -> StepResult:
         return StepResult(reward=float(success), terminated=True, info=self._info(success=success))
