@@ -19,7 +19,7 @@ def gguf_tokenizer(fields: Mapping[str, Any]) -> HubTokenizer:
     """Make the tokenizer that a GGUF file's key-value pairs describe.
 
     Args:
-      fields: as `gguf_metadata.read_gguf_metadata` returns them.
+      fields: as `gguf_header.read_gguf_header` returns them.
 
     Raises:
       ConfigError: where there is none, or of a kind that isn't known.

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.pipeline.errors import ConfigError
-from headrace.pipeline.text.gguf_metadata import read_gguf_metadata
+from headrace.pipeline.gguf_header import read_gguf_header
 from headrace.pipeline.text.gguf_tokenizer import gguf_tokenizer
 from headrace.pipeline.text.ranks import merges_of, ranks_tokenizer
 from tests.text.vocabularies import TEXTS, qwen, smollm, smollm_fields
@@ -166,7 +166,7 @@ WHOLE = _file(
 def test_metadata(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(WHOLE + b"tensors")
-    assert read_gguf_metadata(path) == {
+    assert read_gguf_header(path).fields == {
         "name": "Größe",
         "layers": 30,
         "base": 0.5,
@@ -186,11 +186,11 @@ def test_a_broken_file_is_refused(
     path = tmp_path_factory.mktemp("gguf") / "model.gguf"
     path.write_bytes(WHOLE[:cut] if cut is not None else _file([], version))
     with pytest.raises(ConfigError, match="not a whole GGUF file of version 2 or 3"):
-        read_gguf_metadata(path)
+        read_gguf_header(path)
 
 
 def test_a_value_of_an_unknown_type_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(_file([("x", 99, b"")]))
     with pytest.raises(ConfigError, match="unknown type 99"):
-        read_gguf_metadata(path)
+        read_gguf_header(path)

