@@ -151,7 +151,7 @@ def demonstrate(task: Task, rng: random.Random) -> tuple[Message, ...]:
     return (
         question,
         Message("assistant", text, (call,)),
-        Message("tool", str(answer)),
+        Message("tool", str(answer), name=TOOL.name),
         Message("assistant", str(answer)),
     )
 

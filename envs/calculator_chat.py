@@ -52,7 +52,7 @@ def demonstrate(task: Task, rng: random.Random) -> tuple[Message, ...]:
     return (
         *ask(task),
         Message("assistant", "", (call,)),
-        Message("tool", str(left + right)),
+        Message("tool", str(left + right), name=TOOL.name),
         Message("assistant", str(left + right)),
     )
 
