@@ -23,6 +23,7 @@ LEARNER_RULES: Rules = {
     "kv_heads": TENSOR,
     "head_width": None,
     "ffn": TENSOR,
+    "experts": None,  # each is cut over its ffn, as a dense layer is
     "vocab": TENSOR,
     "rows": FSDP,  # of a batch
     "tokens": None,

@@ -12,12 +12,15 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 
+from ..models.head import Head
+from ..models.head import logits as head_logits
 from ..types import TrainBatch
 from .state import Params
 
-Forward = Callable[[Params, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+Forward = Callable[[Params, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Head]]
 """`forward(params, tokens i32[R, T], positions i32[R, T], segment_ids i32[R, T])` gives hidden
-states f32[R, T, D] and the output head f32[V, D]; finite everywhere, also in padding."""
+states f32[R, T, D] and the output head f32[V, D], or a `CappedHead`; finite everywhere, also in
+padding."""
 
 T = TypeVar("T")
 
@@ -26,7 +29,7 @@ CHUNK_TOKENS = 1024  # tokens whose logits exist at once; see `row_logprobs`
 
 def token_logprobs(
     hidden: jax.Array,
-    head: jax.Array,
+    head: Head,
     targets: jax.Array,
     *,
     temperature: float = 1.0,
@@ -38,7 +41,7 @@ def token_logprobs(
 
     Args:
       hidden: f[N, D]; `hidden[n]` predicts `targets[n]`.
-      head: f[V, D].
+      head: f[V, D], or a `CappedHead`.
       targets: i32[N] in 0..V-1.
       temperature: > 0; logits are divided by it, as the sampler does.
       chunk_tokens: >= 1.
@@ -132,11 +135,10 @@ def batch_logprobs(
 
 
 def _score_chunk(
-    chunk: tuple[jax.Array, jax.Array], *, head: jax.Array, temperature: float
+    chunk: tuple[jax.Array, jax.Array], *, head: Head, temperature: float
 ) -> tuple[jax.Array, jax.Array]:
     hidden, targets = chunk
-    logits = jnp.einsum("td,vd->tv", hidden, head, preferred_element_type=jnp.float32)
-    logits = logits / temperature
+    logits = head_logits(hidden, head) / temperature
     normaliser = jax.nn.logsumexp(logits, axis=-1)
     chosen = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
     mean_logit = jnp.sum(jnp.exp(logits - normaliser[:, None]) * logits, axis=-1)

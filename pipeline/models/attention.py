@@ -1,14 +1,41 @@
 """Grouped-query attention with an explicit mask. A query without any key gives finite values."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
 
 # Finite, so that a fully masked query is an average instead of NaN.
 MASKED_SCORE = -1e30
 
 
+class Sight(NamedTuple):
+    """How a layer's queries look at the keys before them.
+
+    Attributes:
+      score_width: scores are divided by its root; None takes the heads' width.
+      score_cap: scores become cap * tanh(score / cap); None leaves them.
+      window: how many positions a query sees, its own included; None for all. An array, i32[],
+        where one compiled layer serves layers that differ in it.
+    """
+
+    score_width: float | None = None
+    score_cap: float | None = None
+    window: int | jax.Array | None = None
+
+
+PLAIN_SIGHT = Sight()
+
+
 def attention(
-    queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    mask: jax.Array,
+    *,
+    sight: Sight = PLAIN_SIGHT,
 ) -> jax.Array:
     """Attend; scores and softmax are in f32.
 
@@ -16,7 +43,7 @@ def attention(
       queries: [R, T, H, h].
       keys: [R, K, N, h], head-major as in the cache; H is a multiple of K.
       values: [R, K, N, h].
-      mask: bool[R, T, N], true where the query may look.
+      mask: bool[R, T, N], true where the query may look; see `within` for windows.
 
     Returns:
       [R, T, H, h].
@@ -26,7 +53,8 @@ def attention(
     grouped = queries.reshape(rows, length, kv_heads, heads // kv_heads, width)
     scores = jnp.einsum(
         "rtkgh,rknh->rkgtn", grouped, keys, preferred_element_type=jnp.float32
-    ) / jnp.sqrt(jnp.float32(width))
+    ) / jnp.sqrt(jnp.float32(sight.score_width or width))
+    scores = capped(scores, sight.score_cap)
     scores = jnp.where(mask[:, None, None, :, :], scores, MASKED_SCORE)
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
     mixed = jnp.einsum("rkgtn,rknh->rtkgh", weights, values)
@@ -34,7 +62,12 @@ def attention(
 
 
 def cached_attention(
-    queries: jax.Array, keys: jax.Array, values: jax.Array, positions: jax.Array
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    positions: jax.Array,
+    *,
+    sight: Sight = PLAIN_SIGHT,
 ) -> jax.Array:
     """Attend with one query a row over the positions up to its own; softmax in f32.
 
@@ -52,10 +85,12 @@ def cached_attention(
     """
     rows, heads, width = queries.shape
     kv_heads, _, _, window = keys.shape
-    scaled = queries.astype(jnp.float32) * width**-0.5
+    scaled = scaled_queries(queries, sight)
     grouped = scaled.astype(keys.dtype).reshape(rows, kv_heads, heads // kv_heads, width)
     scores = jnp.einsum("skgh,kshw->ksgw", grouped, keys, preferred_element_type=jnp.float32)
-    seen = jnp.arange(window)[None, :] <= positions[:, None]
+    at, own = jnp.arange(window)[None, :], positions[:, None]
+    seen = within(at <= own, at, own, sight)
+    scores = capped(scores, sight.score_cap)
     scores = scores + jnp.where(seen, 0.0, MASKED_SCORE)[None, :, None, :]
     shares = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
     mixed = jnp.einsum(
@@ -63,6 +98,34 @@ def cached_attention(
     )
     mixed = mixed / shares.sum(axis=-1)[..., None]
     return mixed.transpose(1, 0, 2, 3).reshape(queries.shape).astype(queries.dtype)
+
+
+def scaled_queries(queries: jax.Array, sight: Sight) -> jax.Array:
+    """Divide queries, [..., h], by what scores are divided by; f32."""
+    width = sight.score_width or queries.shape[-1]
+    scaled: jax.Array = queries.astype(jnp.float32) * width**-0.5
+    return scaled
+
+
+def capped(values: jax.Array, cap: float | None) -> jax.Array:
+    """Squash scores or logits into -cap..cap, nearly as they are around 0; None leaves them."""
+    return values if cap is None else cap * jnp.tanh(values / cap)
+
+
+def within(
+    mask: jax.Array, key_positions: ArrayLike, query_positions: ArrayLike, sight: Sight
+) -> jax.Array:
+    """Take out of a causal mask what lies before the window; positions broadcast to its shape."""
+    if sight.window is None:
+        return mask
+    distance = jnp.subtract(query_positions, key_positions)
+    return mask & (distance < sight.window)
+
+
+def within_row(mask: jax.Array, sight: Sight) -> jax.Array:
+    """Do that to the mask of packed rows, bool[R, T, T]."""
+    index = np.arange(mask.shape[1], dtype=np.int32)
+    return within(mask, index[None, None, :], index[None, :, None], sight)
 
 
 def packed_mask(segment_ids: jax.Array) -> jax.Array:

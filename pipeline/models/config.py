@@ -1,9 +1,10 @@
 """The shape of a decoder; a family of models is a set of values of this record."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from ..errors import check
+from .traits import Traits
 
 # How a sampler stores its copy of the weights.
 StoredWeights = Literal["float32", "bfloat16", "int8"]
@@ -11,7 +12,7 @@ StoredWeights = Literal["float32", "bfloat16", "int8"]
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder with grouped-query attention, RoPE, RMSNorm and SwiGLU.
+    """A decoder with grouped-query attention, RoPE, RMSNorm and a gated feed-forward layer.
 
     Raises:
       ConfigError: where a number is out of range or two of them don't fit each other.
@@ -41,12 +42,14 @@ class ModelConfig:
     """normalise queries and keys per head before the rotation"""
     tied_embeddings: bool = True
     """use the input embedding as the output head"""
+    traits: Traits = field(default_factory=Traits)
+    """what a family adds to this"""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type is int:
-                check(value >= 1, f"model.{field.name}", value, ">= 1")
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.type is int:
+                check(value >= 1, f"model.{one.name}", value, ">= 1")
         check(
             self.num_heads % self.num_kv_heads == 0,
             "model.num_heads",
@@ -62,6 +65,13 @@ class ModelConfig:
         )
         check(self.rope_theta > 1, "model.rope_theta", self.rope_theta, "> 1 and finite")
         check(self.norm_eps > 0, "model.norm_eps", self.norm_eps, "> 0 and finite")
+        layers = self.traits.attention.windowed_layers
+        check(
+            max(layers, default=0) < self.num_layers,
+            "model.traits.attention.windowed_layers",
+            layers,
+            f"below num_layers ({self.num_layers})",
+        )
 
     @property
     def queries_per_kv_head(self) -> int:

@@ -28,6 +28,9 @@ OUTPUTS_FIRST = {
     "gate": (1, 0),
     "up": (1, 0),
     "down": (1, 0),
+    "expert_gate": (0, 2, 1),
+    "expert_up": (0, 2, 1),
+    "expert_down": (0, 2, 1),
 }
 
 
@@ -38,22 +41,26 @@ class Weight:
     Attributes:
       shape: in elements.
       axes: a logical name for each dimension; sharding rules map names to mesh axes.
-      stddev: of the normal distribution that it starts from; None starts at 1.
+      stddev: of the normal distribution that it starts from; None starts at `start`.
+      start: the value that all its elements have without a distribution.
     """
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
     stddev: float | None
+    start: float = 1.0
 
 
 def declare(config: ModelConfig, vocab_size: int) -> Params:
     """Declare all weights of a decoder, in the structure of the learner's parameters."""
     embedding = Weight((vocab_size, config.width), ("vocab", "width"), config.width**-0.5)
-    layer = _attention_weights(config) | _ffn_weights(config)
+    experts = config.traits.experts.count
+    ffn = _expert_weights(config) if experts else _ffn_weights(config)
+    layer = _norms(config) | _attention_weights(config) | _biases(config) | ffn
     weights: Params = {
         "embedding": embedding,
         "layers": {name: _stacked(weight, config.num_layers) for name, weight in layer.items()},
-        "final_norm": _norm(config.width, "width"),
+        "final_norm": _norm(config, config.width, "width"),
     }
     if not config.tied_embeddings:
         weights["head"] = embedding
@@ -113,12 +120,22 @@ def _sampler_order(name: str, ndim: int) -> tuple[int, ...]:
     return OUTPUTS_FIRST.get(name, tuple(range(ndim)))
 
 
+def _norms(config: ModelConfig) -> dict[str, Weight]:
+    names = ["attention_norm", "ffn_norm"]
+    if config.traits.post_norms:
+        names += ["attention_post_norm", "ffn_post_norm"]
+    norms = {name: _norm(config, config.width, "width") for name in names}
+    if config.qk_norm:
+        norms["query_norm"] = _norm(config, config.head_width, "head_width")
+        norms["key_norm"] = _norm(config, config.head_width, "head_width")
+    return norms
+
+
 def _attention_weights(config: ModelConfig) -> dict[str, Weight]:
     width, head_width = config.width, config.head_width
     heads, kv_heads = config.num_heads, config.num_kv_heads
     scale = width**-0.5
-    weights = {
-        "attention_norm": _norm(width, "width"),
+    return {
         "query": Weight((width, heads, head_width), ("width", "heads", "head_width"), scale),
         "key": Weight((width, kv_heads, head_width), ("width", "kv_heads", "head_width"), scale),
         "value": Weight((width, kv_heads, head_width), ("width", "kv_heads", "head_width"), scale),
@@ -128,20 +145,42 @@ def _attention_weights(config: ModelConfig) -> dict[str, Weight]:
             _residual_stddev(config, heads * head_width),
         ),
     }
-    if config.qk_norm:
-        weights["query_norm"] = _norm(head_width, "head_width")
-        weights["key_norm"] = _norm(head_width, "head_width")
-    return weights
+
+
+def _biases(config: ModelConfig) -> dict[str, Weight]:
+    attention, traits = config.traits.attention, config.traits
+    heads, kv_heads, head_width = config.num_heads, config.num_kv_heads, config.head_width
+    biases = {}
+    if attention.qkv_bias:
+        biases["query_bias"] = _bias((heads, head_width), ("heads", "head_width"))
+        biases["key_bias"] = _bias((kv_heads, head_width), ("kv_heads", "head_width"))
+        biases["value_bias"] = _bias((kv_heads, head_width), ("kv_heads", "head_width"))
+    if attention.output_bias:
+        biases["output_bias"] = _bias((config.width,), ("width",))
+    if traits.ffn_bias:
+        biases["gate_bias"] = _bias((config.ffn_width,), ("ffn",))
+        biases["up_bias"] = _bias((config.ffn_width,), ("ffn",))
+        biases["down_bias"] = _bias((config.width,), ("width",))
+    return biases
 
 
 def _ffn_weights(config: ModelConfig) -> dict[str, Weight]:
     width, ffn = config.width, config.ffn_width
     return {
-        "ffn_norm": _norm(width, "width"),
         "gate": Weight((width, ffn), ("width", "ffn"), width**-0.5),
         "up": Weight((width, ffn), ("width", "ffn"), width**-0.5),
         "down": Weight((ffn, width), ("ffn", "width"), _residual_stddev(config, ffn)),
     }
+
+
+def _expert_weights(config: ModelConfig) -> dict[str, Weight]:
+    experts, width = config.traits.experts.count, config.width
+    weights = {"router": Weight((width, experts), ("width", "experts"), width**-0.5)}
+    for name, one in _ffn_weights(config).items():
+        weights[f"expert_{name}"] = Weight(
+            (experts, *one.shape), ("experts", *one.axes), one.stddev
+        )
+    return weights
 
 
 def _residual_stddev(config: ModelConfig, fan_in: int) -> float:
@@ -149,8 +188,12 @@ def _residual_stddev(config: ModelConfig, fan_in: int) -> float:
     return 1.0 / math.sqrt(fan_in * 2 * config.num_layers)
 
 
-def _norm(width: int, axis: str) -> Weight:
-    return Weight((width,), (axis,), None)
+def _norm(config: ModelConfig, width: int, axis: str) -> Weight:
+    return Weight((width,), (axis,), None, start=0.0 if config.traits.norms_add_one else 1.0)
+
+
+def _bias(shape: tuple[int, ...], axes: tuple[str, ...]) -> Weight:
+    return Weight(shape, axes, None, start=0.0)
 
 
 def _stacked(weight: Weight, num_layers: int) -> Weight:
@@ -159,7 +202,7 @@ def _stacked(weight: Weight, num_layers: int) -> Weight:
 
 def _start_value(weight: Weight, noise: jax.Array) -> jax.Array:
     if weight.stddev is None:
-        return jnp.ones(weight.shape, jnp.float32)
+        return jnp.full(weight.shape, weight.start, jnp.float32)
     return weight.stddev * noise.reshape(weight.shape)
 
 

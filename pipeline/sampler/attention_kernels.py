@@ -39,7 +39,7 @@ class Requirement(NamedTuple):
 
     met: bool
     setting: str
-    value: int
+    value: float | None
     condition: str
 
 
@@ -88,13 +88,27 @@ KERNELS: dict[str, Kernel] = {"tpu": tpu_paged_attention, "gpu": gpu_paged_atten
 
 
 def requirements(platform: str, model: ModelConfig, page_tokens: int) -> list[Requirement]:
-    """What the platform's kernel asks of the sizes.
+    """What the platform's kernel asks of the model and the sizes.
 
     Example:
       >>> [asked.met for asked in requirements("tpu", ModelConfig(head_width=64), 16)]
-      [False, True]
+      [True, True, False, True]
     """
-    width = model.head_width
+    return _of_sight(model) + _of_sizes(platform, model.head_width, page_tokens)
+
+
+def _of_sight(model: ModelConfig) -> list[Requirement]:
+    traits = model.traits.attention
+    none = "not set for a kernel, which would see everything"
+    uncapped = "not set for a kernel, which doesn't cap"
+    at = "model.traits.attention."
+    return [
+        Requirement(traits.window is None, f"{at}window", traits.window, none),
+        Requirement(traits.score_cap is None, f"{at}score_cap", traits.score_cap, uncapped),
+    ]
+
+
+def _of_sizes(platform: str, width: int, page_tokens: int) -> list[Requirement]:
     if platform == "tpu":
         lanes = f"a multiple of {TPU_LANES} for the TPU's kernel"
         rows = f">= {TPU_SUBLANES} for the TPU's kernel"

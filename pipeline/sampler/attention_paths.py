@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from ...sharding.mesh import TENSOR
 from ...sharding.rules import SAMPLER_RULES, partition_spec
 from ..errors import check
-from ..models.attention import cached_attention
+from ..models.attention import Sight, cached_attention, scaled_queries
 from ..models.config import ModelConfig
 from .attention_kernels import KERNELS, Kernel, requirements
 from .cache import Cells, LayerCache, append, cells, take_positions, view, write
@@ -45,14 +45,14 @@ class AttentionPath(NamedTuple):
     Attributes:
       open: from the pages and the tables to what the steps hand on.
       append: writes one position of every row, [K, S, h] each.
-      attend: mixes values for one query a row, [S, H, h].
+      attend: mixes values for one query a row, [S, H, h], as far as the layer looks.
       close: from (pages before the dispatch, what the last step handed on, positions i32[S, k]
         and where these stand in the pages) to the pages with the positions in them.
     """
 
     open: Callable[[LayerCache, jax.Array], LayerCache]
     append: Callable[[LayerCache, LayerCache, Spots], LayerCache]
-    attend: Callable[[jax.Array, LayerCache, Spots], jax.Array]
+    attend: Callable[[jax.Array, LayerCache, Spots, Sight], jax.Array]
     close: Callable[[LayerCache, LayerCache, jax.Array, Cells], LayerCache]
 
 
@@ -139,8 +139,10 @@ def _append_to_window(seen: LayerCache, new: LayerCache, spots: Spots) -> LayerC
     return append(seen, new, spots.positions)
 
 
-def _attend_to_window(queries: jax.Array, seen: LayerCache, spots: Spots) -> jax.Array:
-    return cached_attention(queries, seen.keys, seen.values, spots.positions)
+def _attend_to_window(
+    queries: jax.Array, seen: LayerCache, spots: Spots, sight: Sight
+) -> jax.Array:
+    return cached_attention(queries, seen.keys, seen.values, spots.positions, sight=sight)
 
 
 def _window_to_pages(
@@ -164,11 +166,11 @@ def _append_to_pages(pages: LayerCache, new: LayerCache, spots: Spots) -> LayerC
 
 
 def _attend_to_pages(
-    kernel: Kernel, queries: jax.Array, pages: LayerCache, spots: Spots
+    kernel: Kernel, queries: jax.Array, pages: LayerCache, spots: Spots, sight: Sight
 ) -> jax.Array:
     # A row that isn't active may stand beyond its table, which a kernel must never read.
     lengths = jnp.where(spots.active, spots.positions + 1, 1)
-    scaled = queries.astype(jnp.float32) * queries.shape[-1] ** -0.5
+    scaled = scaled_queries(queries, sight)
     mixed = kernel(scaled.astype(pages.keys.dtype), pages, spots.tables, lengths)
     return mixed.astype(queries.dtype)
 

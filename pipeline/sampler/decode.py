@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..models.attention import Sight
 from ..models.config import ModelConfig
 from ..models.decoder import forward_cached, logits_of, output_head
 from ..models.parameters import Params
@@ -191,16 +192,16 @@ def _next_logits(
     spots = Spots(tables, rows.position, rows.active)
 
     def attend(
-        seen: LayerCache, queries: jax.Array, keys: jax.Array, values: jax.Array
+        seen: LayerCache, queries: jax.Array, keys: jax.Array, values: jax.Array, sight: Sight
     ) -> tuple[jax.Array, LayerCache]:
         new = LayerCache(keys[:, 0].swapaxes(0, 1), values[:, 0].swapaxes(0, 1))
         seen = path.append(seen, new, spots)
-        return path.attend(queries[:, 0], seen, spots)[:, None], seen
+        return path.attend(queries[:, 0], seen, spots, sight)[:, None], seen
 
     hidden, views = forward_cached(
         params, views, rows.token[:, None], rows.position[:, None], attend=attend, config=model
     )
-    return logits_of(hidden[:, 0], output_head(params)), views
+    return logits_of(hidden[:, 0], output_head(params), model.traits.logit_cap), views
 
 
 def _keep(

@@ -11,7 +11,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from ..models.attention import attention
+from ..models.attention import Sight, attention, within
 from ..models.config import ModelConfig
 from ..models.decoder import forward_cached
 from ..models.parameters import Params
@@ -30,15 +30,18 @@ def prefill(
     page_tokens = state.tokens.shape[1]
     where = cells(chunk.tables, positions, valid, page_tokens)
     window = chunk.tables.shape[1] * page_tokens
-    mask = jnp.arange(window)[None, None, :] <= positions[:, :, None]
+    keys_at, queries_at = jnp.arange(window)[None, None, :], positions[:, :, None]
+    mask = keys_at <= queries_at
 
     def attend(
-        cache: LayerCache, queries: jax.Array, keys: jax.Array, values: jax.Array
+        cache: LayerCache, queries: jax.Array, keys: jax.Array, values: jax.Array, sight: Sight
     ) -> tuple[jax.Array, LayerCache]:
         new = LayerCache(heads_first(keys), heads_first(values))
         cache = write(cache, new, where)
         seen = gather(cache, chunk.tables)
-        return attention(queries, rows_first(seen.keys), rows_first(seen.values), mask), cache
+        keys, values = rows_first(seen.keys), rows_first(seen.values)
+        allowed = within(mask, keys_at, queries_at, sight)
+        return attention(queries, keys, values, allowed, sight=sight), cache
 
     _, caches = forward_cached(
         params, state.caches, chunk.tokens, positions, attend=attend, config=model

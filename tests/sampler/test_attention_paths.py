@@ -19,9 +19,11 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headrace.pipeline.errors import ConfigError
+from headrace.pipeline.models.attention import Sight
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.parameters import init, unstack
 from headrace.pipeline.models.quantize import sampler_axes
+from headrace.pipeline.models.traits import AttentionTraits, Traits
 from headrace.pipeline.sampler.attention_kernels import gpu_paged_attention, tpu_paged_attention
 from headrace.pipeline.sampler.attention_paths import (
     WINDOWS,
@@ -153,7 +155,7 @@ def take_step(path: AttentionPath, step: Step) -> tuple[jax.Array, LayerCache]:
     """Open, append, attend and close; returns the mixed values and the pages."""
     spots = step.spots
     seen = path.append(path.open(step.pages, spots.tables), step.new, spots)
-    mixed = path.attend(step.queries, seen, spots)
+    mixed = path.attend(step.queries, seen, spots, Sight())
     positions = spots.positions[:, None]
     where = cells(spots.tables, positions, spots.active[:, None], step.pages.keys.shape[2])
     return mixed, path.close(step.pages, seen, positions, where)
@@ -336,6 +338,20 @@ def test_pages_without_a_kernel_that_fits_are_refused(
     model = dataclasses.replace(WIDE, head_width=width)
     with pytest.raises(ConfigError, match=message):
         choose_path(config, model, platform=platform)
+
+
+LOOKS = {
+    "window": AttentionTraits(window=5, windowed_layers=(0,)),
+    "score_cap": AttentionTraits(score_cap=20.0),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_kernel_is_never_chosen_for_a_model_whose_look_it_does_not_know(name: str) -> None:
+    model = dataclasses.replace(WIDE, traits=Traits(attention=LOOKS[name]))
+    assert chosen("tpu", "auto", model=model) is WINDOWS
+    with pytest.raises(ConfigError, match=rf"attention\.{name} must be not set .*windows"):
+        chosen("tpu", "pages", model=model)
 
 
 def test_pages_asked_for_on_this_platform_are_refused_before_anything_compiles() -> None:

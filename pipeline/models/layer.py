@@ -1,0 +1,114 @@
+"""One layer of the decoder, for the learner's packed rows and the sampler's cache alike.
+
+The two differ in `attend`, which says where keys and values come from, and in the order of
+axes; so the logprobs of both agree up to rounding.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .attention import Sight
+from .config import ModelConfig
+from .matrices import multiply
+from .parameters import Params
+from .places import Place
+from .products import FEATURES_LAST, Form, along, tokens_first
+from .rotary import rotate
+from .traits import Activation
+
+ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
+    "silu": jax.nn.silu,
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+}
+
+Cache = TypeVar("Cache")
+# From (cache, queries [R, T, H, h], keys [R, T, K, h], values [R, T, K, h], how the layer looks)
+# to (mixed values [R, T, H, h], cache).
+Attend = Callable[[Cache, jax.Array, jax.Array, jax.Array, Sight], tuple[jax.Array, Cache]]
+
+
+def layer(
+    x: jax.Array,
+    weights: Params,
+    cache: Cache,
+    *,
+    place: Place,
+    attend: Attend[Cache],
+    config: ModelConfig,
+    form: Form = FEATURES_LAST,
+) -> tuple[jax.Array, Cache]:
+    """Apply one layer to the residual stream: attention, then the gated ffn."""
+    normed = model_norm(x, weights["attention_norm"], config, axis=form.axis)
+    queries, keys, values = _project(normed, weights, config, form)
+    queries, keys = rotate(queries, place.rotation), rotate(keys, place.rotation)
+    mixed, cache = attend(cache, queries, keys, values, place.sight)
+    added = _biased(multiply(form.from_heads, mixed, weights["output"]), weights, "output", form)
+    x = x + _post_norm(added, weights, "attention", config, form)
+    normed = model_norm(x, weights["ffn_norm"], config, axis=form.axis)
+    added = _feed_forward(normed, weights, config, form)
+    return x + _post_norm(added, weights, "ffn", config, form), cache
+
+
+def rms_norm(
+    x: jax.Array, weight: jax.Array, eps: float, *, axis: int = -1, add_one: bool = False
+) -> jax.Array:
+    """Scale an axis to a root mean square of 1, in f32, then by `weight`, or 1 + `weight`."""
+    wide = x.astype(jnp.float32)
+    scale = lax.rsqrt(jnp.mean(jnp.square(wide), axis=axis, keepdims=True) + eps)
+    weight = along(weight.astype(jnp.float32), x, axis)
+    return (wide * scale * (1.0 + weight if add_one else weight)).astype(x.dtype)
+
+
+def _project(
+    normed: jax.Array, weights: Params, config: ModelConfig, form: Form
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    queries, keys, values = (
+        tokens_first(multiply(form.to_heads, normed, weights[name]), form)
+        for name in ("query", "key", "value")
+    )
+    if config.traits.attention.qkv_bias:
+        queries, keys, values = (
+            heads + weights[f"{name}_bias"].astype(heads.dtype)[None, None]
+            for name, heads in (("query", queries), ("key", keys), ("value", values))
+        )
+    if config.qk_norm:
+        queries = model_norm(queries, weights["query_norm"], config, axis=-1)
+        keys = model_norm(keys, weights["key_norm"], config, axis=-1)
+    return queries, keys, values
+
+
+def _feed_forward(
+    normed: jax.Array, weights: Params, config: ModelConfig, form: Form
+) -> jax.Array:
+    gate, up = (
+        _biased(multiply(form.ffn, normed, weights[name]), weights, name, form)
+        for name in ("gate", "up")
+    )
+    hidden = ACTIVATIONS[config.traits.activation](gate) * up
+    return _biased(multiply(form.ffn, hidden, weights["down"]), weights, "down", form)
+
+
+def _biased(x: jax.Array, weights: Params, name: str, form: Form) -> jax.Array:
+    """Add the bias of a matrix, if it has one."""
+    if f"{name}_bias" not in weights:
+        return x
+    return x + along(weights[f"{name}_bias"].astype(x.dtype), x, form.axis)
+
+
+def _post_norm(
+    added: jax.Array, weights: Params, name: str, config: ModelConfig, form: Form
+) -> jax.Array:
+    if not config.traits.post_norms:
+        return added
+    return model_norm(added, weights[f"{name}_post_norm"], config, axis=form.axis)
+
+
+def model_norm(x: jax.Array, weight: jax.Array, config: ModelConfig, *, axis: int) -> jax.Array:
+    """Normalise an axis as the model does."""
+    add_one = config.traits.norms_add_one
+    return rms_norm(x, weight, config.norm_eps, axis=axis, add_one=add_one)
