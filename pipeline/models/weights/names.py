@@ -73,11 +73,6 @@ def ffn_bias_entries() -> tuple[Entry, ...]:
     return tuple(layer_entry(f"{ours}_bias", f"mlp.{ours}_proj.bias", VECTOR) for ours in _FFN)
 
 
-def ffn_bias_entries() -> tuple[Entry, ...]:
-    """Name their biases, [F] or [D]."""
-    return tuple(layer_entry(f"{ours}_bias", f"mlp.{ours}_proj.bias", VECTOR) for ours in _FFN)
-
-
 def expert_entries(module: str = "mlp") -> tuple[Entry, ...]:
     """Name the router [D, E], and the matrices of every expert, [E, D, F] or [E, F, D]."""
     experts = (
