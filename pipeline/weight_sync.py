@@ -12,20 +12,62 @@ from typing import Any
 import jax
 
 from .device_thread import DeviceThread
+from .models.config import StoredWeights
+from .models.lora import (
+    LoraConfig,
+    adapt,
+    base_for_sampler,
+    merged_for_sampler,
+    sampler_adapters,
+)
 from .types import Sampler
 
 Params = Any
 Convert = Callable[[Params], Params]
 
 
-def compile_convert(convert: Convert, params: Params) -> Convert:
+def compile_convert(convert: Convert, params: Params, frozen: Params | None = None) -> Convert:
     """Compile a conversion of the learner's parameters ahead of time.
 
     Args:
       convert: pure; its outputs are copies, as those of `models.quantize.sampler_params`.
       params: the learner's parameters, of which only shapes and placement are used.
+      frozen: those that it doesn't train: `convert` then takes the pair of both. What is returned
+        keeps these arrays, and still takes only those that are trained.
     """
-    return jax.jit(convert).lower(params).compile()
+    if frozen is None:
+        return jax.jit(convert).lower(params).compile()
+    compiled = jax.jit(convert).lower((params, frozen)).compile()
+
+    def of_trained(params: Params) -> Params:
+        return compiled((params, frozen))
+
+    return of_trained
+
+
+def compile_lora_convert(
+    lora: LoraConfig, adapters: Params, base: Params, *, weights: StoredWeights
+) -> Convert:
+    """Compile what turns trained adapters into the parameters that the sampler uses.
+
+    Where only adapters are published, the base is converted here, once: all versions share its
+    arrays, and a publish makes and moves only the adapters.
+
+    Args:
+      lora: its `publish` decides; the sampler must be compiled for the same.
+      base: frozen, see `models.frozen.freeze`.
+      weights: how the sampler stores its own.
+    """
+    if lora.publish == "merged":
+        to_merged = partial(merged_for_sampler, config=lora, weights=weights)
+        return compile_convert(to_merged, adapters, base)
+    served = jax.jit(partial(base_for_sampler, weights=weights))(base)
+    convert = compile_convert(partial(sampler_adapters, weights=weights), adapters)
+
+    def beside_base(adapters: Params) -> Params:
+        return adapt(served, convert(adapters), lora)
+
+    return beside_base
 
 
 async def publish(

@@ -22,7 +22,7 @@ from ..algorithms.losses import TokenLoss
 from ..device_thread import DeviceThread
 from ..types import TrainBatch
 from .logprobs import Forward, batch_logprobs
-from .state import LearnerState, Params, init_state
+from .state import LearnerState, Params, init_state, with_frozen
 from .step import Anchors, Metrics, train_step
 
 _DTYPES = TrainBatch(
@@ -41,7 +41,7 @@ class UpdateRule:
     """What one update does, as functions and plain numbers.
 
     Attributes:
-      forward: the model; see `Forward`.
+      forward: the model; see `Forward`, and `train_step` where the learner has frozen parameters.
       loss: the loss per token.
       optimizer: its state belongs to one learner.
       batch_shape: A, R, T of every batch. A bounds the largest batch; a smaller one costs
@@ -51,7 +51,8 @@ class UpdateRule:
       old_logprobs: "recompute" scores the batch with the parameters at the start of the
         update; "rollout" takes what the sampler recorded.
       keep_reference: score each batch also with the parameters that the learner started
-        from (for a divergence term); costs a copy of them and a forward pass an update.
+        from (for a divergence term); costs a copy of those that are trained, and a forward pass
+        an update.
     """
 
     forward: Forward
@@ -73,14 +74,23 @@ class Learner:
       metrics = await learner.update(batch)
     """
 
-    def __init__(self, params: Params, rule: UpdateRule, device: DeviceThread) -> None:
+    def __init__(
+        self,
+        params: Params,
+        rule: UpdateRule,
+        device: DeviceThread,
+        frozen: Params | None = None,
+    ) -> None:
         """Start from `params` (copied) with a fresh optimizer state.
 
         Args:
           device: the thread that runs all JAX calls; it must be serving when methods are awaited.
+          frozen: parameters that the model has beside those that are trained. They aren't copied,
+            and several learners may share them.
         """
         self._rule = rule
         self._device = device
+        self._frozen = frozen
         self._reference: Params | None = None
         self._adopt(params)
         self._step: Callable[..., tuple[LearnerState, Metrics]] | None = None
@@ -90,7 +100,7 @@ class Learner:
 
     @property
     def params(self) -> Params:
-        """The parameters after the last update.
+        """The trained parameters after the last update.
 
         The next update deletes these buffers: read them on the device thread, or before it
         starts. `publish` copies, so awaiting it before the next update is enough.
@@ -165,10 +175,11 @@ class Learner:
         )
         score = partial(batch_logprobs, forward=rule.forward, temperature=rule.temperature)
         lowered = jax.jit(step, donate_argnums=0).lower(
-            self._state, batch, Anchors(logprobs, logprobs)
+            self._state, batch, Anchors(logprobs, logprobs), self._frozen
         )
         if rule.old_logprobs == "recompute" or rule.keep_reference:
-            self._score = jax.jit(score).lower(self._state.params, batch).compile()
+            whole = with_frozen(self._state.params, self._frozen)
+            self._score = jax.jit(score).lower(whole, batch).compile()
         self._step = lowered.compile()
 
     def _update(self, batch: TrainBatch) -> dict[str, float]:
@@ -179,7 +190,7 @@ class Learner:
         anchors = self._anchors(batch)
         epochs = []
         for _ in range(self._rule.epochs):
-            self._state, metrics = self._step(self._state, batch, anchors)
+            self._state, metrics = self._step(self._state, batch, anchors, self._frozen)
             epochs.append(metrics)
         first, last = jax.device_get((epochs[0], epochs[-1]))  # waits for the device
         self._busy_seconds += time.perf_counter() - started
@@ -190,9 +201,9 @@ class Learner:
     def _anchors(self, batch: TrainBatch) -> Anchors:
         old = ref = batch.rollout_logprobs
         if self._score is not None and self._rule.old_logprobs == "recompute":
-            old = self._score(self._state.params, batch)
+            old = self._score(with_frozen(self._state.params, self._frozen), batch)
         if self._score is not None and self._reference is not None:
-            ref = self._score(self._reference, batch)
+            ref = self._score(with_frozen(self._reference, self._frozen), batch)
         return Anchors(old, ref)
 
 

@@ -15,7 +15,7 @@ class LearnerState:
     """Parameters, the optimizer's state, and how many optimizer steps were taken.
 
     Attributes:
-      params: pytree of float arrays.
+      params: pytree of float arrays, all of them trained; what is frozen isn't part of the state.
       opt_state: of the optimizer that `init_state` was given.
       step: i32[]; an update that was skipped does not count.
     """
@@ -31,3 +31,8 @@ def init_state(params: Params, optimizer: optax.GradientTransformation) -> Learn
     A train step that donates its state deletes them: keep a copy if they are needed later.
     """
     return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+
+
+def with_frozen(params: Params, frozen: Params | None) -> Params:
+    """Give what a forward function takes: the pair of both, or the parameters alone."""
+    return params if frozen is None else (params, frozen)

@@ -24,7 +24,7 @@ from ..algorithms.reductions import (
 )
 from ..types import TrainBatch
 from .logprobs import Forward, counted_tokens, microbatch, row_logprobs
-from .state import LearnerState, Params
+from .state import LearnerState, Params, with_frozen
 
 Metrics = dict[str, jax.Array]
 Objective = Callable[[Params, jax.Array], tuple[jax.Array, dict[str, Moments]]]
@@ -47,6 +47,7 @@ def train_step(
     state: LearnerState,
     batch: TrainBatch,
     anchors: Anchors | None = None,
+    frozen: Params | None = None,
     *,
     forward: Forward,
     loss: TokenLoss,
@@ -63,7 +64,10 @@ def train_step(
       state: from `init_state`, with the same optimizer.
       batch: token arrays [A, R, T]; only the first `batch.microbatches` of A are used.
       anchors: None takes the batch's rollout logprobs for both.
-      forward: the model; see `Forward`.
+      frozen: parameters beside the state's that aren't trained: they get no gradient and no
+        optimizer state.
+      forward: the model; see `Forward`. Where something is frozen, its parameters are the pair
+        `(state.params, frozen)`.
       loss: the loss per token, e.g. `partial(grpo_loss, config=AlgorithmConfig())`.
       temperature: > 0, the one that the tokens were sampled with.
 
@@ -78,7 +82,8 @@ def train_step(
 
     def objective(params: Params, index: jax.Array) -> tuple[jax.Array, dict[str, Moments]]:
         rows, (old, ref), mask = microbatch((batch, anchors, counted), index)
-        logprobs, entropy = row_logprobs(params, rows, forward=forward, temperature=temperature)
+        whole = with_frozen(params, frozen)
+        logprobs, entropy = row_logprobs(whole, rows, forward=forward, temperature=temperature)
         per_token, measured = loss(
             LossInputs(logprobs, entropy, old, rows.rollout_logprobs, ref, rows.advantages, mask)
         )

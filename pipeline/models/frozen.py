@@ -21,8 +21,7 @@ Frozen = jax.Array | Quantized | Nf4
 
 # How many axes of inputs each matrix of a layer begins with; those of outputs follow.
 INPUT_AXES = {"query": 1, "key": 1, "value": 1, "output": 2, "gate": 1, "up": 1, "down": 1}
-# How many axes each has in all; a mixture's experts have one more, and aren't changed here.
-MATRIX_AXES = {"query": 3, "key": 3, "value": 3, "output": 3, "gate": 2, "up": 2, "down": 2}
+# A mixture's experts aren't among them: they are multiplied in another way, and stay as they are.
 
 _TABLES = ("embedding", "head")
 
@@ -41,7 +40,7 @@ def freeze(params: Params, stored: StoredBase) -> Params:
         return params
     tables = {name: params[name].astype(jnp.bfloat16) for name in _TABLES if name in params}
     layers = {
-        name: _round(name, leaf, stored) if is_matrix(name, leaf) else leaf
+        name: _round(name, leaf, stored) if name in INPUT_AXES else leaf
         for name, leaf in params["layers"].items()
     }
     return params | tables | {"layers": layers}
@@ -74,11 +73,6 @@ def stack_shape(matrix: Any) -> tuple[int, ...]:
     """Shape of a stack of matrices, [L, inputs..., outputs...], however it is stored."""
     shape: tuple[int, ...] = jax.eval_shape(_wide, matrix).shape
     return shape
-
-
-def is_matrix(name: str, leaf: Any) -> bool:
-    """Whether a stacked leaf of the layers is a matrix that can be rounded or adapted."""
-    return name in INPUT_AXES and len(stack_shape(leaf)) == 1 + MATRIX_AXES[name]
 
 
 def _wide(leaf: Any) -> jax.Array:

@@ -129,8 +129,13 @@ def sft_learner(
     *,
     config: SftConfig,
     batch_shape: tuple[int, int, int],
+    frozen: Params | None = None,
 ) -> Learner:
-    """Make the learner of the warm start; RL takes its `params` and nothing else of it."""
+    """Make the learner of the warm start; RL takes its `params` and nothing else of it.
+
+    Args:
+      frozen: as for `Learner`.
+    """
     settings = LearnerConfig(
         learning_rate=config.learning_rate,
         warmup_steps=config.warmup_steps,
@@ -146,7 +151,7 @@ def sft_learner(
         batch_shape=batch_shape,
         old_logprobs="rollout",
     )
-    return Learner(params, rule, device)
+    return Learner(params, rule, device, frozen)
 
 
 async def warm_start(
