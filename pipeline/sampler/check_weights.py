@@ -25,7 +25,8 @@ def check_weights(params: Params, expected: Any) -> None:
                 f"{found.get(name, 'nothing')}; publish what sampler_params makes of the model "
                 "that the sampler was compiled for"
             )
-    made, asked = jax.tree.structure(params), jax.tree.structure(expected)
+    made: object = jax.tree.structure(params)
+    asked: object = jax.tree.structure(expected)
     if made != asked:
         raise ValueError(f"the weights to publish must be a tree {asked}, got {made}")
 

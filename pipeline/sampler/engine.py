@@ -18,12 +18,13 @@ from ..types import SampleRequest
 from .config import SamplerConfig
 from .decode import Decoded
 from .layout import num_shards
-from .occupant import SampledBlock, Ticket
+from .occupant import Ticket
 from .programs import Programs, compile_programs
 from .relocate import relocate
 from .scheduler import DecodeDispatch, Finished, Scheduler
 from .state import SamplerState
 from .stops import DecodeText
+from .turns import SampledBlock
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from ..types import Int32s
 from .config import SamplerConfig
+from .memory import Memory
 from .occupant import Occupant
 from .rows import PrefillChunk, idle_chunk
 
@@ -14,24 +15,25 @@ class Lane(NamedTuple):
     first: int
     end: int
     tokens: Int32s
-    pages: list[int]
+    pages: Int32s
 
 
-def plan_lanes(occupant: Occupant, version: int, most: int, config: SamplerConfig) -> list[Lane]:
+def plan_lanes(
+    occupant: Occupant, version: int, memory: Memory, *, most: int, size: int
+) -> list[Lane]:
     """Plan as many lanes as the text needs, `most` at most; they count as filled from now on.
 
-    A lane ends where its window of `prefill_tokens` positions does.
+    A lane ends where its window of `size` positions does.
     """
-    size, sequence = config.prefill_tokens, occupant.cached
-    lanes: list[Lane] = []
+    lanes, sequence = list[Lane](), occupant.cached
     while len(lanes) < most:
-        first = sequence.advance(occupant.to_fill, config.page_tokens)
+        first = memory.advance(sequence, occupant.to_fill)
         end = min((first // size + 1) * size, occupant.to_fill)
         if first >= end:
             break
         # The page numbers of now: its last page may become another one when it decodes.
-        lanes.append(Lane(first, end, occupant.text()[first:end], sequence.numbers()))
-        sequence.mark(end, version, config.page_tokens)
+        lanes.append(Lane(first, end, occupant.tokens[first:end], sequence.pages))
+        memory.mark(sequence, end, version)
     return lanes
 
 

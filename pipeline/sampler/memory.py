@@ -15,12 +15,13 @@ import numpy as np
 
 from ..types import Int32s
 from .moves import Duplicate, Extract, HostCopy, Insert, Move
-from .pages import Page, PagePool
+from .pages import PagePool
 from .prefixes import PrefixIndex
 from .sequence import Sequence
 
 Key = tuple[int, int, int]  # a trajectory's: its random key, and the version if it is pinned
 HOST_SHARE = 8  # idle trajectories on the host have at most so many times the pages of the device
+NO_PAGES = np.zeros(0, np.int32)
 REMEMBERED = 65_536  # evicted trajectories of which it is still known that they were
 
 
@@ -34,8 +35,10 @@ class Memory:
         """
         self._shard = shard
         self._page_tokens = page_tokens
-        self._index = PrefixIndex(page_tokens)
-        self._pool = PagePool(pages, forget=self._index.forget)
+        self._index = PrefixIndex(pages, page_tokens)
+        self._pool = PagePool(self._index.known, forget=self._index.forget)
+        # How many positions prefill has written, or was told to write, in the pages of prompts.
+        self._filled = np.zeros(pages, np.int32)
         self._idle: OrderedDict[Key, Sequence] = OrderedDict()
         self._evicted: OrderedDict[Key, None] = OrderedDict()
         self._moves: list[Move] = []
@@ -87,16 +90,15 @@ class Memory:
     def bring_back(self, sequence: Sequence, reserve: int) -> bool:
         """Make a sequence busy, from the host if it is there; false where memory is short."""
         if sequence.copy is None:
-            if sum(page.busy == 0 for page in sequence.pages) + reserve > self.available:
+            if self._pool.unused(sequence.pages) + reserve > self.available:
                 return False
-            for page in sequence.pages:
-                self._pool.enter(page)
+            self._pool.enter(sequence.pages)
             return True
         if sequence.copy.pages + reserve > self.available:
             return False
         copy, sequence.copy = sequence.copy, None
-        sequence.pages = [self._take() for _ in range(copy.pages)]
-        self._moves.append(Insert(self._shard, copy, [page.number for page in sequence.pages]))
+        sequence.pages = self.take(copy.pages)
+        self._moves.append(Insert(self._shard, copy, sequence.pages))
         return True
 
     def begin(
@@ -108,44 +110,69 @@ class Memory:
           tokens: what prefill has to write, i32[n], n >= 0.
           reserve: pages that must stay available after it.
         """
-        found = self._index.find(version, tokens)
+        found = np.array(self._index.find(version, tokens), np.int32)
         count = -(-len(tokens) // self._page_tokens)
         partial = len(found) == count and len(tokens) % self._page_tokens > 0
         new = count - len(found) + partial
-        newly_busy = sum(page.busy == 0 for page in found)
-        if new + newly_busy + reserve > self.available:
+        if new + self._pool.unused(found) + reserve > self.available:
             return None
-        for page in found:
-            self._pool.hold(page)
-        spare = self._take() if partial else None
-        pages = found + [self._take() for _ in range(count - len(found))]
+        self._pool.hold(found)
+        taken = self.take(new)
+        if partial:
+            return Sequence(version, pinned, found, spare=int(taken[0]))
+        self._filled[taken] = 0
+        pages = np.concatenate([found, taken])
         self._index.add(version, tokens, pages)
-        return Sequence(version, pinned, pages, spare=spare)
+        return Sequence(version, pinned, pages)
 
     def extend(self, sequence: Sequence, positions: int) -> bool:
         """Give a sequence pages for so many positions; false where there are too few."""
         missing = -(-positions // self._page_tokens) - len(sequence.pages)
         if missing > self.available:
             return False
-        sequence.pages += [self._take() for _ in range(missing)]
+        if missing > 0:
+            sequence.pages = np.concatenate([sequence.pages, self.take(missing)])
         return True
+
+    def advance(self, sequence: Sequence, to_fill: int) -> int:
+        """Count what is filled, also by others who share the pages; return `valid`.
+
+        Args:
+          to_fill: positions that are wanted.
+        """
+        while sequence.fresh and sequence.valid < to_fill:
+            slot, offset = divmod(sequence.valid, self._page_tokens)
+            filled = int(self._filled[sequence.pages[slot]])
+            if filled <= offset:
+                break
+            sequence.valid = min(slot * self._page_tokens + filled, to_fill)
+        return sequence.valid
+
+    def mark(self, sequence: Sequence, end: int, version: int) -> None:
+        """Note that prefill fills the positions up to `end` before anything reads them."""
+        if sequence.fresh:
+            first, size = sequence.valid // self._page_tokens, self._page_tokens
+            pages = sequence.pages[first : -(-end // size)]
+            filled = np.minimum(end - size * np.arange(first, first + len(pages)), size)
+            self._filled[pages] = np.maximum(self._filled[pages], filled)
+        sequence.write(end, version)
 
     def own_page(self, sequence: Sequence) -> None:
         """Let a sequence write where its prompt ends: if others share that page, into a copy."""
         if sequence.spare is None:
             return
-        index, page = sequence.valid // self._page_tokens, sequence.spare
-        source, sequence.pages[index], sequence.spare = sequence.pages[index], page, None
-        page.filled = source.filled
-        self._moves.append(Duplicate(self._shard, source.number, page.number))
-        self._leave([source])
-        self._pool.drop(source)
+        slot, page = sequence.valid // self._page_tokens, sequence.spare
+        shared = sequence.pages[slot : slot + 1]
+        self._moves.append(Duplicate(self._shard, int(shared[0]), page))
+        self._pool.leave(shared)
+        self._pool.drop(shared)
+        sequence.pages, sequence.spare = sequence.pages.copy(), None
+        sequence.pages[slot] = page
 
     def close(self, sequence: Sequence) -> None:
         """Let go of the pages of a request with a row."""
-        pages = sequence.pages + ([] if sequence.spare is None else [sequence.spare])
-        self._leave(pages)
-        self._pool.drop_all(pages)
+        self._pool.leave(sequence.held)
+        self._pool.drop(sequence.held)
 
     def keep(self, key: Key, sequence: Sequence, tokens: Int32s) -> None:
         """Keep the sequence of a request that ended, for the next turn.
@@ -155,9 +182,9 @@ class Memory:
         """
         sequence.tokens, sequence.valid = tokens, len(tokens) - 1
         count = -(-sequence.valid // self._page_tokens)
-        self._leave(sequence.pages)
-        self._pool.drop_all(sequence.pages[count:])
-        del sequence.pages[count:]
+        self._pool.leave(sequence.pages)
+        self._pool.drop(sequence.pages[count:])
+        sequence.pages = sequence.pages[:count]
         self.discard(key)
         self._idle[key] = sequence
 
@@ -166,14 +193,13 @@ class Memory:
         count = -(-sequence.valid // self._page_tokens)
         self._extract(sequence, sequence.pages[:count])
         self.close(sequence)
-        sequence.pages, sequence.spare, sequence.fresh = [], None, False
+        sequence.pages, sequence.spare, sequence.fresh = NO_PAGES, None, False
 
     def forget(self, version: int) -> None:
         """Let go of everything that only requests pinned to a version could use."""
         for page in self._index.of_version(version):
             self._index.forget(page)
-            if page.users == 0:
-                self._pool.settle(page)
+            self._pool.settle(page)
         self._discard_all(
             key for key, idle in self._idle.items() if idle.pinned and idle.version == version
         )
@@ -188,10 +214,11 @@ class Memory:
         self._evicted.pop(key, None)
         return was_evicted
 
-    def _take(self) -> Page:
-        while not self._pool.at_hand:
+    def take(self, count: int) -> Int32s:
+        """Take pages for requests with a row; so many must be available."""
+        while self._pool.at_hand < count:
             self._evict()
-        return self._pool.take()
+        return self._pool.take(count)
 
     def _evict(self) -> None:
         """Make room: the trajectory that is idle longest gives up its pages."""
@@ -199,8 +226,8 @@ class Memory:
         idle = self._idle[key]
         if idle.pinned:
             self._extract(idle, idle.pages)
-            self._pool.drop_all(idle.pages)
-            idle.pages = []
+            self._pool.drop(idle.pages)
+            idle.pages = NO_PAGES
             self._limit_host()
         else:
             self._lose(key)
@@ -222,20 +249,16 @@ class Memory:
             surplus -= copy.pages
             self._lose(key)
 
-    def _extract(self, sequence: Sequence, pages: list[Page]) -> None:
+    def _extract(self, sequence: Sequence, pages: Int32s) -> None:
         sequence.copy = HostCopy(len(pages))
-        self._moves.append(Extract(self._shard, [page.number for page in pages], sequence.copy))
+        self._moves.append(Extract(self._shard, pages, sequence.copy))
 
     def discard(self, key: Key) -> None:
         """Forget an idle trajectory, if there is one."""
         idle = self._idle.pop(key, None)
         if idle is not None:
-            self._pool.drop_all(idle.pages)
+            self._pool.drop(idle.pages)
 
     def _discard_all(self, keys: Iterable[Key]) -> None:
         for key in list(keys):
             self.discard(key)
-
-    def _leave(self, pages: Iterable[Page]) -> None:
-        for page in pages:
-            self._pool.leave(page)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..types import Int32s
+
 
 @dataclass(eq=False)
 class HostCopy:
@@ -21,7 +23,7 @@ class Extract(NamedTuple):
     """Copy pages of a shard to the host, before anybody else writes them."""
 
     shard: int
-    pages: list[int]
+    pages: Int32s
     copy: HostCopy
 
 
@@ -30,7 +32,7 @@ class Insert(NamedTuple):
 
     shard: int
     copy: HostCopy
-    pages: list[int]
+    pages: Int32s
 
 
 class Duplicate(NamedTuple):

@@ -1,41 +1,14 @@
 """A request on its way through the sampler, and what was sampled for it."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from ..sampling import PLAIN, Constraint
-from ..types import (
-    NO_VERSION,
-    Bools,
-    Completion,
-    FinishReason,
-    Int32s,
-    SampleRequest,
-    TopLogprobs,
-)
+from ..types import NO_VERSION, Completion, FinishReason, Int32s, SampleRequest, TopLogprobs
 from .sequence import Sequence
-
-
-class SampledBlock(NamedTuple):
-    """What one decode dispatch sampled, on the host; see `decode.Decoded`."""
-
-    draws: Any
-    was_active: Bools
-    active: Bools
-
-
-class Piece(NamedTuple):
-    """The first tokens of one row of a block, all of one version."""
-
-    block: SampledBlock
-    row: int
-    size: int
-    version: int
-
+from .turns import Sampled
 
 Ticket = int  # names a request, chosen by the caller, unique among those that haven't left
 Rank = tuple[int, int]  # (priority, arrival): smaller is served first
@@ -43,18 +16,16 @@ Rank = tuple[int, int]  # (priority, arrival): smaller is served first
 
 @dataclass(eq=False)
 class Occupant:
-    """A request, waiting or in a row.
+    """A request, waiting or in a row; what changes while it decodes is in `DecodingRows`.
 
     Attributes:
       rank: its place in the order of service.
       limit: the length at which it ends.
-      length: tokens of the prompt and sampled ones.
-      pieces: what was sampled, in order.
+      tokens: its prompt, and what was sampled before it began to decode last.
+      sampled: that part of it.
       row: which it has; -1 for none.
       shard: where its row and pages are.
       sequence: its cached positions, while it has a row or was parked.
-      covered: positions that its pages can hold.
-      ahead: tokens that dispatches may have sampled whose results weren't read yet.
       stopped: whether a stop string ended it.
     """
 
@@ -62,13 +33,11 @@ class Occupant:
     request: SampleRequest
     rank: Rank
     limit: int
-    length: int
-    pieces: list[Piece] = field(default_factory=list)
+    tokens: Int32s
+    sampled: Sampled | None = None
     row: int = -1
     shard: int = 0
     sequence: Sequence | None = None
-    covered: int = 0
-    ahead: int = 0
     stopped: bool = False
 
     @property
@@ -91,50 +60,24 @@ class Occupant:
     @property
     def to_fill(self) -> int:
         """Positions that must be in the cache before it can decode: all but the last token's."""
-        return self.length - 1
-
-    @property
-    def last_token(self) -> int:
-        """The first input of `decode`."""
-        if not self.pieces:
-            return int(self.request.tokens[-1])
-        last = self.pieces[-1]
-        return int(last.block.draws.token[last.size - 1, last.row])
-
-    def sampled(self) -> Int32s:
-        """What was sampled so far."""
-        tokens: Int32s = self._joined([piece.block.draws.token for piece in self.pieces], np.int32)
-        return tokens
-
-    def text(self) -> Int32s:
-        """All tokens so far."""
-        if not self.pieces:
-            return self.request.tokens
-        return np.concatenate([self.request.tokens, self.sampled()])
-
-    def positions_after(self, steps: int) -> int:
-        """Cache positions in use after so many more steps, results that aren't read included."""
-        positions = self.length - 1 + self.ahead + steps
-        return positions if positions < self.limit else self.limit - 1
-
-    @property
-    def surely_ended(self) -> bool:
-        """Whether it has reached its limit once all results are read."""
-        return self.length + self.ahead >= self.limit
+        return len(self.tokens) - 1
 
     @property
     def constraint(self) -> Constraint | None:
         """What says which tokens are allowed next."""
         return self.request.sampling.constraint
 
-    def ask_constraint(self, vocab_size: int) -> Collection[int]:
-        """Ask which tokens are allowed next.
+    def positions_after(self, steps: int) -> int:
+        """Cache positions in use after so many steps from here."""
+        return min(len(self.tokens) - 1 + steps, self.limit - 1)
+
+    def ask_constraint(self, tokens: Int32s, vocab_size: int) -> Collection[int]:
+        """Ask which tokens are allowed after those that were sampled.
 
         Raises:
           ValueError: where it allows none, or an id that doesn't exist.
         """
         assert self.constraint is not None
-        tokens = self.sampled()
         allowed = self.constraint(tokens)
         if not allowed:
             raise ValueError(f"a constraint must allow a token, got none after {tokens.tolist()}")
@@ -152,53 +95,27 @@ class Occupant:
             )
         return both
 
-    def take(self, piece: Piece) -> None:
-        """Take in what a dispatch sampled for its row."""
-        if piece.size:
-            self.pieces.append(piece)
-            self.length += piece.size
-
-    def cut(self, count: int) -> None:
-        """Forget what was sampled after the first tokens; a stop string ended it there."""
-        surplus = self.length - len(self.request.tokens) - count
-        while surplus > 0:
-            last = self.pieces.pop()
-            kept = last.size - min(surplus, last.size)
-            surplus -= last.size - kept
-            self.length -= last.size - kept
-            if kept:
-                self.pieces.append(last._replace(size=kept))
-        self.stopped = True
+    def take(self, sampled: Sampled) -> None:
+        """Take in all that was sampled so far."""
+        self.tokens, self.sampled = np.append(self.request.tokens, sampled.tokens), sampled
 
     def complete(self) -> Completion:
         """Make the completion of a request that ended."""
-        stopped = self.stopped or self.last_token in self.request.stop_ids
-        draws = [piece.block.draws for piece in self.pieces]
-        versions = [np.full(piece.size, piece.version, np.int32) for piece in self.pieces]
-        kept = None
-        if self.draws_specially:
-            kept = self._joined([draw.log_kept_mass for draw in draws], np.float32)
+        sampled = self.sampled
+        assert sampled is not None, "it has sampled something"
+        stopped = self.stopped or int(sampled.tokens[-1]) in self.request.stop_ids
         return Completion(
-            tokens=self.sampled(),
-            logprobs=self._joined([draw.logprob for draw in draws], np.float32),
-            policy_versions=np.concatenate(versions),
+            tokens=sampled.tokens,
+            logprobs=sampled.logprobs,
+            policy_versions=sampled.versions,
             finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
-            log_kept_mass=kept,
-            top_logprobs=self._top(draws),
+            log_kept_mass=sampled.log_kept_mass if self.draws_specially else None,
+            top_logprobs=self._top(sampled),
         )
 
-    def _top(self, draws: list[Any]) -> TopLogprobs | None:
+    def _top(self, sampled: Sampled) -> TopLogprobs | None:
         wanted = self.request.sampling.top_logprobs
         if not wanted:
             return None
-        ids = self._joined([draw.top.ids for draw in draws], np.int32)
-        logprobs = self._joined([draw.top.logprobs for draw in draws], np.float32)
-        return TopLogprobs(ids[:, :wanted], logprobs[:, :wanted])
-
-    def _joined(self, columns: list[Any], dtype: DTypeLike) -> Any:
-        """Join the row's part of [k, S, ...] arrays, one for each piece."""
-        parts = [
-            column[: piece.size, piece.row]
-            for column, piece in zip(columns, self.pieces, strict=True)
-        ]
-        return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
+        assert sampled.top is not None, "the service refuses what wasn't compiled"
+        return TopLogprobs(sampled.top.ids[:, :wanted], sampled.top.logprobs[:, :wanted])

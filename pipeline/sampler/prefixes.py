@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ..types import Int32s
-from .pages import Page
 
 
 class _Place(NamedTuple):
@@ -24,24 +23,32 @@ class _Place(NamedTuple):
 
 
 class PrefixIndex:
-    """Finds the pages that hold the start of a text."""
+    """Finds the pages that hold the start of a text.
 
-    def __init__(self, page_tokens: int):
+    Attributes:
+      known: bool[P], the pages that are in it.
+    """
+
+    def __init__(self, pages: int, page_tokens: int):
+        """Args:
+        pages: P.
+        """
+        self.known = np.zeros(pages, np.bool_)
         self._page_bytes = page_tokens * np.dtype(np.int32).itemsize
-        self._pages: dict[_Place, Page] = {}
-        self._places: dict[Page, tuple[_Place, int]] = {}  # with the page's own serial
-        self._by_version: dict[int, set[Page]] = {}
+        self._pages: dict[_Place, int] = {}
+        self._places: dict[int, tuple[_Place, int]] = {}  # with the page's own serial
+        self._by_version: dict[int, set[int]] = {}
         self._serials = itertools.count(1)  # 0 stands before every first page
 
     def __len__(self) -> int:
         return len(self._pages)
 
-    def find(self, version: int, tokens: Int32s) -> list[Page]:
+    def find(self, version: int, tokens: Int32s) -> list[int]:
         """The pages that hold a text from its start on, as far as the index knows them.
 
         The last page of the text may be a partial one; it is found for exactly these tokens.
         """
-        found: list[Page] = []
+        found: list[int] = []
         parent = 0
         for piece in self._pieces(tokens):
             page = self._pages.get(_Place(version, parent, piece))
@@ -51,37 +58,33 @@ class PrefixIndex:
             parent = self._places[page][1]
         return found
 
-    def add(self, version: int, tokens: Int32s, pages: list[Page]) -> None:
+    def add(self, version: int, tokens: Int32s, pages: Int32s) -> None:
         """Enter the pages of a text, of which the first ones may be known already."""
         parent = 0
-        for piece, page in zip(self._pieces(tokens), pages, strict=True):
-            if not page.indexed:
+        for piece, page in zip(self._pieces(tokens), pages.tolist(), strict=True):
+            if page not in self._places:
                 place = _Place(version, parent, piece)
                 self._pages[place] = page
                 self._places[page] = place, next(self._serials)
                 self._by_version.setdefault(version, set()).add(page)
-                page.indexed = True
+                self.known[page] = True
             parent = self._places[page][1]
 
-    def forget(self, page: Page) -> None:
+    def forget(self, page: int) -> None:
         """Take a page out; what stands after it is found no longer."""
         place, _ = self._places.pop(page)
         del self._pages[place]
-        page.indexed = False
+        self.known[page] = False
         pages = self._by_version[place.version]
         pages.remove(page)
         if not pages:
             del self._by_version[place.version]
 
-    def of_version(self, version: int) -> list[Page]:
+    def of_version(self, version: int) -> list[int]:
         """All pages of a version."""
-        return sorted(self._by_version.get(version, ()), key=_number)
+        return sorted(self._by_version.get(version, ()))
 
     def _pieces(self, tokens: Int32s) -> Iterator[bytes]:
         text = tokens.tobytes()
         for start in range(0, len(text), self._page_bytes):
             yield text[start : start + self._page_bytes]
-
-
-def _number(page: Page) -> int:
-    return page.number

@@ -12,22 +12,26 @@ there are too few, the request of the largest rank (priority, then arrival) give
 goes on later with the same bits. The smallest always has what it needs, so somebody gets on.
 """
 
-import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import numpy as np
 
 from ..types import NO_VERSION, Completion, SampleRequest
 from .config import SamplerConfig
+from .decoding_rows import DecodingRows
 from .lanes import Lane, make_chunk, plan_lanes
 from .moves import Move
-from .occupant import Occupant, Piece, Rank, SampledBlock, Ticket
+from .occupant import Occupant, Rank, Ticket
 from .row_numbers import RowNumbers
 from .rows import DecodeInput, PrefillChunk
 from .shards import Shards
 from .stops import DecodeText, first_stop
+from .turns import Int64s, SampledBlock
+from .waiting import WaitingQueue
 
 Finished = tuple[Ticket, Completion | Exception]  # an error of the request's own constraint
 
-STALE_ENTRIES = 64  # of cancelled requests, that the queue may have beside those of the waiting
 LONG_TURN = 16  # dispatches a request: a row that is freed one late then costs 6 %
 
 
@@ -44,13 +48,13 @@ class DecodeDispatch:
     """A planned decode dispatch.
 
     Attributes:
-      occupants: who sample, with the rows they have.
+      tenures: i64[S], of the rows when it was planned; another one's tokens are nobody's.
       version: the policy version of all tokens.
       window: positions that it may touch in any served row, rounded up to a compiled window.
     """
 
     inputs: DecodeInput
-    occupants: list[tuple[int, Occupant]]
+    tenures: Int64s
     version: int
     window: int
 
@@ -74,13 +78,13 @@ class Scheduler:
         self._vocab_size = vocab_size
         self._decode_text = decode_text
         self._shards = Shards(config, shards)
-        self._waiting: dict[Ticket, Occupant] = {}
-        self._order: list[tuple[Rank, Ticket]] = []
+        self._waiting = WaitingQueue(shards)
         self._arrivals = 0
         self._newest = NO_VERSION
         self._running: dict[Ticket, Occupant] = {}
         self._prefilling: dict[int, Occupant] = {}  # in order of assignment
         self._decoding: dict[int, Occupant] = {}
+        self._rows = DecodingRows(config)  # of those that decode
         self._numbers = RowNumbers(config, vocab_size)
         self._refused: list[Finished] = []
         self._served = 0  # rows of all dispatches together
@@ -121,7 +125,7 @@ class Scheduler:
     @property
     def short_of_pages(self) -> bool:
         """Whether the next dispatch makes a request give up its row."""
-        return self._shards.are_short(self._shards.in_need(self._running.values()))
+        return self._shards.are_short(self._rows.growth())
 
     @property
     def may_run_ahead(self) -> bool:
@@ -131,15 +135,9 @@ class Scheduler:
         results, nor where another waits for a row that the results may free, unless rows are
         freed seldom.
         """
-        if self.short_of_pages or self._constrained:
+        if self.short_of_pages or self._rows.constrained.any():
             return False
         return not self._waiting or self._turns_are_long
-
-    @property
-    def _constrained(self) -> bool:
-        if not self._config.draws.token_masks:
-            return False
-        return any(occupant.constraint is not None for occupant in self._running.values())
 
     @property
     def _turns_are_long(self) -> bool:
@@ -147,7 +145,8 @@ class Scheduler:
 
     def versions(self) -> list[int]:
         """The versions of the rows with a request, oldest first."""
-        return sorted({self._version_of(occupant) for occupant in self._running.values()})
+        prefilling = {self._version_of(occupant) for occupant in self._prefilling.values()}
+        return sorted(prefilling | self._rows.versions())
 
     def publish(self, version: int) -> None:
         """Move the rows whose requests name no version to this one, which is newer.
@@ -160,11 +159,13 @@ class Scheduler:
         for occupant in list(self._running.values()):
             if occupant.request.version is None and (again or self._fills_shared_pages(occupant)):
                 self._evacuate(occupant)
-                self._wait(occupant)
+                self._waiting.add(occupant)
+        for row, occupant in self._decoding.items():
+            self._rows.follow(row, self._version_of(occupant))
         if again:
             for memory in self._shards.memories:
                 memory.forget_idle()
-            for occupant in self._waiting.values():
+            for occupant in self._waiting:
                 if occupant.request.version is None:
                     occupant.sequence = None  # it was parked
 
@@ -177,7 +178,7 @@ class Scheduler:
         """Let a request wait for a row; its prompt must leave room for a token."""
         limit = min(len(request.tokens) + request.max_tokens, self._config.context_tokens)
         rank = request.priority, self._arrivals
-        self._wait(Occupant(ticket, request, rank, limit, length=len(request.tokens)))
+        self._waiting.add(Occupant(ticket, request, rank, limit, request.tokens))
         self._arrivals += 1
 
     def cancel(self, ticket: Ticket) -> bool:
@@ -185,10 +186,7 @@ class Scheduler:
 
         The row may be given away at once: it falls silent before the next token is sampled.
         """
-        if self._waiting.pop(ticket, None) is not None:
-            if len(self._order) > 2 * len(self._waiting) + STALE_ENTRIES:
-                self._order = [(one.rank, one.ticket) for one in self._waiting.values()]
-                heapq.heapify(self._order)
+        if self._waiting.remove(ticket) is not None:
             return True
         occupant = self._running.get(ticket)
         if occupant is None:
@@ -199,31 +197,34 @@ class Scheduler:
     def assign(self) -> None:
         """Set pages aside for the rows' next dispatch, and give free rows to waiting requests.
 
-        The smallest rank is first; nobody overtakes the first one that memory is too small for.
-        No result may be unread if `short_of_pages`.
+        The smallest rank is first; in a shard nobody overtakes the first one that its memory is
+        too small for. No result may be unread if `short_of_pages`.
         """
-        for occupant in sorted(self._shards.in_need(self._running.values()), key=_rank):
-            self._make_room(occupant)
-        elsewhere: list[tuple[Rank, Ticket]] = []
-        while self._shards.row_is_free and self._order:
-            rank, ticket = heapq.heappop(self._order)
-            if ticket not in self._waiting:
-                continue  # cancelled while it waited
-            occupant = self._waiting[ticket]
-            version = self._version_of(occupant)
-            shards = self._shards.candidates(occupant, version)
-            if not shards:  # its pages are where no row is free
-                elsewhere.append((rank, ticket))
-            elif any(self._shards.place(occupant, shard, version) for shard in shards):
-                self._running[ticket] = self._waiting.pop(ticket)
-                self._prefilling[occupant.row] = occupant
-            else:
-                heapq.heappush(self._order, (rank, ticket))
-                break
-        for entry in elsewhere:
-            heapq.heappush(self._order, entry)
-        if not self._waiting:
-            self._order.clear()  # what is left was cancelled
+        growth = self._rows.growth()
+        if not self._shards.are_short(growth):
+            self._grow(growth)
+        else:
+            self._make_room([self._decoding[row] for row in np.flatnonzero(growth).tolist()])
+        shards = self._shards.with_free_rows
+        while shards:
+            occupant = self._waiting.first(shards)
+            if occupant is None:
+                return
+            shards = (shards - self._place(occupant, shards)) & self._shards.with_free_rows
+
+    def _place(self, occupant: Occupant, shards: set[int]) -> set[int]:
+        """Give a request a row in one of some shards; return those with too little memory."""
+        version = self._version_of(occupant)
+        wanted = self._shards.candidates(occupant, version)
+        tried = [shard for shard in wanted if shard in shards]
+        if not tried:  # its pages are in another one
+            self._waiting.bind(occupant, wanted[0])
+            return set()
+        if not any(self._shards.place(occupant, shard, version) for shard in tried):
+            return set(tried)
+        self._waiting.remove(occupant.ticket)
+        self._running[occupant.ticket] = self._prefilling[occupant.row] = occupant
+        return set()
 
     def take_moves(self) -> list[Move]:
         """Hand over what the device must do with pages before the next dispatch."""
@@ -236,10 +237,11 @@ class Scheduler:
         """
         lanes: list[list[Lane]] = [[] for _ in self._shards.memories]
         most = self._config.prefill_lanes // len(lanes)
-        for occupant in self._of_version(version, self._prefilling):
-            mine = lanes[occupant.shard]
-            mine += plan_lanes(occupant, version, most - len(mine), self._config)
-            if self._is_filled(occupant):
+        for occupant in self._prefilling_of(version):
+            mine, memory = lanes[occupant.shard], self._shards.memory_of(occupant)
+            size = self._config.prefill_tokens
+            mine += plan_lanes(occupant, version, memory, most=most - len(mine), size=size)
+            if memory.advance(occupant.cached, occupant.to_fill) == occupant.to_fill:
                 self._start_decoding(occupant)
         ends = [lane.end for some in lanes for lane in some]
         if not ends:
@@ -250,20 +252,14 @@ class Scheduler:
 
     def next_decode(self, version: int) -> DecodeDispatch | None:
         """Plan one decode dispatch of a version; None for no row. It must be carried out."""
-        steps = self._config.decode_tokens
         self._constrain(version)
-        rows, positions = [], 1
-        for occupant in self._of_version(version, self._decoding):
-            if not occupant.surely_ended:
-                positions = max(positions, occupant.positions_after(steps))
-                occupant.ahead += steps
-                rows.append((occupant.row, occupant))
-        if not rows:
+        served = self._rows.unfinished(version)
+        if not served.any():
             return None
-        self._served += len(rows)
-        window = self._config.window_for(positions)
-        inputs = self._numbers.take([row for row, _ in rows], window)
-        return DecodeDispatch(inputs, rows, version, window)
+        self._served += int(np.count_nonzero(served))
+        window = self._config.window_for(int(self._rows.reach()[served].max()))
+        inputs = DecodeInput(self._numbers.take(), served, self._rows.serve(served, window))
+        return DecodeDispatch(inputs, self._rows.tenures.copy(), version, window)
 
     def take_refused(self) -> list[Finished]:
         """Hand over the requests that `next_decode` ended since their constraint failed."""
@@ -272,35 +268,38 @@ class Scheduler:
 
     def record(self, dispatch: DecodeDispatch, block: SampledBlock) -> list[Finished]:
         """Take in what a decode dispatch sampled; free the rows that ended."""
+        taken = dispatch.inputs.served & (dispatch.tenures == self._rows.tenures)
+        counts = self._rows.record(block, dispatch.version, taken)
         finished: list[Finished] = []
-        counts, active = block.was_active.sum(axis=0).tolist(), block.active.tolist()
-        for row, occupant in dispatch.occupants:
-            if self._decoding.get(row) is not occupant:
-                continue  # cancelled, or ended by an earlier dispatch
-            occupant.ahead -= self._config.decode_tokens
-            occupant.take(Piece(block, row, counts[row], dispatch.version))
+        for row in np.flatnonzero(taken & (self._rows.watched | ~block.active)).tolist():
+            occupant = self._decoding[row]
             try:
-                ended = self._cut(occupant) or not active[row]
+                ended = self._cut(occupant, int(counts[row])) or not block.active[row]
             except Exception as error:  # of the user's function that makes text
                 self._evacuate(occupant)
                 finished.append((occupant.ticket, error))
                 continue
-            occupant.cached.write(occupant.length - 1, dispatch.version)
             if ended:
-                finished.append((occupant.ticket, occupant.complete()))
                 self._finish(occupant)
+                finished.append((occupant.ticket, occupant.complete()))
         return finished
 
-    def _cut(self, occupant: Occupant) -> bool:
-        """End the request after the first stop string; false where there is none."""
+    def _cut(self, occupant: Occupant, new: int) -> bool:
+        """End the request after the first stop string; false where there is none.
+
+        Args:
+          new: tokens at its end that weren't searched yet.
+        """
         strings = occupant.request.sampling.stop_strings
         if not strings:
             return False
         assert self._decode_text is not None, "the service refuses stop strings without it"
-        count = first_stop(self._decode_text, occupant.sampled().tolist(), strings)
+        tokens = self._rows.sampled(occupant.row).tolist()
+        count = first_stop(self._decode_text, tokens, strings, searched=len(tokens) - new)
         if count is None:
             return False
-        occupant.cut(count)
+        self._rows.cut(occupant.row, count)
+        occupant.stopped = True
         self._silence(occupant)
         return True
 
@@ -311,16 +310,11 @@ class Scheduler:
 
     # Rows
 
-    def _wait(self, occupant: Occupant) -> None:
-        self._waiting[occupant.ticket] = occupant
-        heapq.heappush(self._order, (occupant.rank, occupant.ticket))
-
     def _leave_row(self, occupant: Occupant) -> None:
-        row = occupant.row
         del self._running[occupant.ticket]
-        if self._prefilling.pop(row, None) is None:
-            del self._decoding[row]
-        self._numbers.clear(row)
+        if self._prefilling.pop(occupant.row, None) is None:
+            del self._decoding[occupant.row]
+            self._rows.stop(occupant)
         self._shards.leave(occupant)
 
     def _silence(self, occupant: Occupant) -> None:
@@ -340,49 +334,55 @@ class Scheduler:
         self._silence(occupant)
         self._leave_row(occupant)
         self._shards.memory_of(occupant).park(occupant.cached)
-        self._wait(occupant)
+        self._waiting.add(occupant)
         self._parked += 1
 
     def _start_decoding(self, occupant: Occupant) -> None:
         self._shards.memory_of(occupant).own_page(occupant.cached)
         self._decoding[occupant.row] = self._prefilling.pop(occupant.row)
+        self._rows.start(occupant, self._version_of(occupant))
         self._numbers.start(occupant)
 
     def _constrain(self, version: int) -> None:
         """Ask the constraints for the tokens allowed next; a request whose one fails ends."""
-        for occupant in self._of_version(version, self._decoding):
-            if occupant.constraint is None:
-                continue
+        rows = self._rows.constrained & self._rows.unfinished(version)
+        for row in np.flatnonzero(rows).tolist():
+            occupant, sampled = self._decoding[row], self._rows.sampled(row)
             try:
-                self._numbers.constrain(occupant, occupant.ask_constraint(self._vocab_size))
+                allowed = occupant.ask_constraint(sampled, self._vocab_size)
             except Exception as error:
                 self._evacuate(occupant)
                 self._refused.append((occupant.ticket, error))
+                continue
+            tokens = np.append(occupant.request.tokens, sampled)
+            self._numbers.constrain(row, tokens, allowed)
 
     def _version_of(self, occupant: Occupant) -> int:
         version = occupant.request.version
         return self._newest if version is None else version
 
-    def _of_version(self, version: int, rows: dict[int, Occupant]) -> list[Occupant]:
-        return [occupant for occupant in rows.values() if self._version_of(occupant) == version]
+    def _prefilling_of(self, version: int) -> list[Occupant]:
+        occupants = self._prefilling.values()
+        return [occupant for occupant in occupants if self._version_of(occupant) == version]
 
-    def _make_room(self, occupant: Occupant) -> None:
-        """Set pages aside for the next dispatch; the largest ranks give theirs up for it."""
-        known = len(occupant.cached.pages)
-        while occupant.row >= 0:
-            if self._shards.extend(occupant):
-                if occupant.row in self._decoding:
-                    self._numbers.extend(occupant, known)
-                return
-            neighbours = (one for one in self._running.values() if one.shard == occupant.shard)
-            self._park(max(neighbours, key=_rank))
+    def _grow(self, growth: Int64s) -> None:
+        """Give rows more pages, so many each; there are enough."""
+        self._rows.add_pages(growth, self._shards.take(growth))
+
+    def _make_room(self, occupants: Iterable[Occupant]) -> None:
+        """Set pages aside for these rows; the largest ranks give theirs up for it."""
+        for occupant in sorted(occupants, key=_rank):
+            while occupant.row >= 0:
+                growth = self._rows.growth()
+                growth[: occupant.row] = growth[occupant.row + 1 :] = 0
+                if not self._shards.are_short(growth):
+                    self._grow(growth)
+                    break
+                neighbours = (one for one in self._running.values() if one.shard == occupant.shard)
+                self._park(max(neighbours, key=_rank))
 
     def _fills_shared_pages(self, occupant: Occupant) -> bool:
         return occupant.row in self._prefilling and occupant.cached.fresh
-
-    def _is_filled(self, occupant: Occupant) -> bool:
-        filled = occupant.cached.advance(occupant.to_fill, self._config.page_tokens)
-        return filled == occupant.to_fill
 
 
 def _rank(occupant: Occupant) -> Rank:

@@ -4,12 +4,14 @@ A shard is a part of the rows with a part of the pages. A request stays where it
 pages are, and goes otherwise where most of its prompt is known.
 """
 
-from collections.abc import Iterable
+import numpy as np
 
+from ..types import Int32s
 from .config import SamplerConfig
 from .memory import Memory
 from .moves import Move
 from .occupant import Occupant
+from .turns import Int64s
 
 
 class Shards:
@@ -32,9 +34,9 @@ class Shards:
         return len(self.memories)
 
     @property
-    def row_is_free(self) -> bool:
-        """Whether any shard has a free row."""
-        return any(self._free)
+    def with_free_rows(self) -> set[int]:
+        """The shards that have a free row."""
+        return {shard for shard, rows in enumerate(self._free) if rows}
 
     @property
     def pages_free(self) -> float:
@@ -51,9 +53,18 @@ class Shards:
         return [move for memory in self.memories for move in memory.take_moves()]
 
     def candidates(self, occupant: Occupant, version: int) -> list[int]:
-        """The shards with a free row where the request may go, the best first."""
-        shards = [0] if len(self) == 1 else self._ordered(occupant, version)
-        return [shard for shard in shards if self._free[shard]]
+        """The shards where the request may go, the best first."""
+        if len(self) == 1:
+            return [0]
+        if occupant.sequence is not None:  # it was parked there
+            return [occupant.shard]
+        text, wanted = occupant.tokens, self._cached_version(occupant, version)
+        order = []
+        for shard, memory in enumerate(self.memories):
+            if memory.continues(occupant.trajectory, text, wanted):
+                return [shard]
+            order.append((-memory.knows(text[:-1], version), -len(self._free[shard]), shard))
+        return [shard for _, _, shard in sorted(order)]
 
     def place(self, occupant: Occupant, shard: int, version: int) -> bool:
         """Give a request a row, and pages up to the next dispatch's end; false if there are none.
@@ -65,7 +76,8 @@ class Shards:
         rows = self._rows - len(self._free[shard])
         if not self._find_pages(occupant, version, rows):
             return False
-        extended = self.extend(occupant)
+        steps, memory = self._config.decode_tokens, self.memory_of(occupant)
+        extended = memory.extend(occupant.cached, occupant.positions_after(steps))
         assert extended, "the pages were counted"
         occupant.row = self._free[shard].pop()
         return True
@@ -73,39 +85,27 @@ class Shards:
     def leave(self, occupant: Occupant) -> None:
         """Take the request's row back."""
         self._free[occupant.shard].append(occupant.row)
-        occupant.row, occupant.ahead = -1, 0
+        occupant.row = -1
 
-    def in_need(self, occupants: Iterable[Occupant]) -> list[Occupant]:
-        """Those whose pages don't reach to the end of the next dispatch."""
-        steps = self._config.decode_tokens
-        return [one for one in occupants if one.positions_after(steps) > one.covered]
+    def are_short(self, growth: Int64s) -> bool:
+        """Whether there are too few pages for rows that need so many more, i64[S]."""
+        return any(
+            count > memory.available
+            for count, memory in zip(self._by_shard(growth), self.memories, strict=True)
+        )
 
-    def are_short(self, needy: Iterable[Occupant]) -> bool:
-        """Whether there are too few pages for all that are in need."""
-        growth = [0] * len(self)
-        for occupant in needy:
-            growth[occupant.shard] += self._growth(occupant, occupant.cached.num_pages)
-        pairs = zip(growth, self.memories, strict=True)
-        return any(pages > memory.available for pages, memory in pairs)
+    def take(self, growth: Int64s) -> Int32s:
+        """Take so many pages for each row, i64[S]; row by row, and they aren't short."""
+        return np.concatenate(
+            [
+                memory.take(count)
+                for count, memory in zip(self._by_shard(growth), self.memories, strict=True)
+            ]
+        )
 
-    def extend(self, occupant: Occupant) -> bool:
-        """Give a request pages up to the next dispatch's end; false if there are too few."""
-        positions, sequence = occupant.positions_after(self._config.decode_tokens), occupant.cached
-        if not self.memory_of(occupant).extend(sequence, positions):
-            return False
-        occupant.covered = len(sequence.pages) * self._config.page_tokens
-        return True
-
-    def _ordered(self, occupant: Occupant, version: int) -> list[int]:
-        if occupant.sequence is not None:  # it was parked there
-            return [occupant.shard]
-        text, wanted = occupant.text(), self._cached_version(occupant, version)
-        order = []
-        for shard, memory in enumerate(self.memories):
-            if memory.continues(occupant.trajectory, text, wanted):
-                return [shard]
-            order.append((-memory.knows(text[:-1], version), -len(self._free[shard]), shard))
-        return [shard for _, _, shard in sorted(order)]
+    def _by_shard(self, growth: Int64s) -> list[int]:
+        counts: list[int] = growth.reshape(len(self), -1).sum(axis=1).tolist()
+        return counts
 
     def _find_pages(self, occupant: Occupant, version: int, rows: int) -> bool:
         request, memory = occupant.request, self.memory_of(occupant)
@@ -113,7 +113,7 @@ class Shards:
             reserve = 2 * rows + self._growth(occupant, occupant.sequence.num_pages)
             return memory.bring_back(occupant.sequence, reserve)
         wanted = self._cached_version(occupant, version)
-        idle = memory.continues(occupant.trajectory, occupant.text(), wanted)
+        idle = memory.continues(occupant.trajectory, occupant.tokens, wanted)
         if idle is not None:
             reserve = rows + self._growth(occupant, idle.num_pages)
             found = memory.resume(occupant.trajectory, reserve)
@@ -121,7 +121,7 @@ class Shards:
             return found
         prompt = -(-occupant.to_fill // self._config.page_tokens)
         occupant.sequence = memory.begin(
-            occupant.text()[:-1],
+            occupant.tokens[:-1],
             version,
             pinned=request.version is not None,
             reserve=rows + self._growth(occupant, prompt),
@@ -138,7 +138,7 @@ class Shards:
         for memory in self.memories:
             if memory is not here:
                 memory.discard(occupant.trajectory)
-        here.keep(occupant.trajectory, occupant.cached, occupant.text())
+        here.keep(occupant.trajectory, occupant.cached, occupant.tokens)
 
     def _cached_version(self, occupant: Occupant, version: int) -> int | None:
         """The version that a cache must have to go on with; None for any."""

@@ -3,35 +3,37 @@
 from collections import Counter
 from collections.abc import Iterable
 
+import numpy as np
+
 from headrace.pipeline.sampler.memory import Memory
-from headrace.pipeline.sampler.pages import BIN, Page
+from headrace.pipeline.sampler.pages import BIN
 from headrace.pipeline.sampler.sequence import Sequence
 
 
-def assert_conserved(memory: Memory, busy: Iterable[Sequence]) -> None:
+def assert_conserved(memory: Memory, busy: Iterable[list[int]]) -> None:
     """Compare the pool's counts with who holds what.
 
     Args:
-      busy: the sequences of requests with a row.
+      busy: the pages of each request with a row.
     """
     pool, idle = memory._pool, list(memory._idle.values())
-    busy_holds = Counter(page for sequence in busy for page in held(sequence))
+    busy_holds = Counter(page for pages in busy for page in pages)
     holds = busy_holds + Counter(page for sequence in idle for page in held(sequence))
-    assert not any(sequence.pages for sequence in idle if sequence.copy is not None)
+    assert not any(len(sequence.pages) for sequence in idle if sequence.copy is not None)
     free, loose = pool._free, list(pool._loose)
-    numbers = [*free, *(page.number for page in loose), *(page.number for page in holds)]
-    assert sorted(numbers) == list(range(BIN + 1, memory.capacity + 1)), "a page has two owners"
-    for page, users in holds.items():
-        assert (page.users, page.busy) == (users, busy_holds[page])
-    assert all(page.users == page.busy == 0 and page.indexed for page in loose)
+    pages = [*free, *loose, *holds]
+    assert sorted(pages) == list(range(BIN + 1, memory.capacity + 1)), "a page has two owners"
+    for page in pages:
+        assert (pool._users[page], pool._busy[page]) == (holds[page], busy_holds[page])
     assert pool.busy == len(busy_holds)
     assert memory.available == memory.capacity - len(busy_holds)
-    indexed = set(memory._index._places)
-    assert indexed == {page for page in [*holds, *loose] if page.indexed}
+    index = memory._index
+    assert set(index._places) == set(np.flatnonzero(index.known).tolist())
+    assert set(loose) <= set(index._places) <= {*holds, *loose}
 
 
-def held(sequence: Sequence) -> list[Page]:
+def held(sequence: Sequence) -> list[int]:
     """The pages of a sequence, none twice."""
-    pages = sequence.pages + ([] if sequence.spare is None else [sequence.spare])
+    pages: list[int] = sequence.held.tolist()
     assert len(set(pages)) == len(pages)
     return pages

@@ -12,7 +12,7 @@ from headrace.pipeline.sampler.moves import Duplicate, Extract, HostCopy, Insert
 from headrace.pipeline.sampler.pages import BIN
 from headrace.pipeline.sampler.sequence import Sequence
 from headrace.pipeline.types import Int32s
-from tests.sampler.conservation import assert_conserved
+from tests.sampler.conservation import assert_conserved, held
 
 PAGES, SIZE = 9, 2
 LONGEST = 7
@@ -69,14 +69,14 @@ class Holders(RuleBasedStateMachine):
 
     def write(self, job: Job, first: int, end: int) -> None:
         for position in range(first, end):
-            page = job.sequence.pages[position // SIZE].number
+            page = job.sequence.pages[position // SIZE]
             self.cells[page][position % SIZE] = int(job.tokens[position]), job.version
 
     def read(self, sequence: Sequence, count: int) -> list[Any]:
         if sequence.copy is not None:
             pages = sequence.copy.data
         else:
-            pages = [self.cells[page.number] for page in sequence.pages]
+            pages = [self.cells[page] for page in sequence.pages]
         return [cell for cells in pages for cell in cells][:count]
 
     def text_of(self, tokens: Int32s, version: int, count: int) -> list[Any]:
@@ -95,7 +95,7 @@ class Holders(RuleBasedStateMachine):
         found = self.memory._index.find(version, text)
         assert self.memory.knows(text, version) == len(found)
         copied = len(found) == count and len(text) % SIZE > 0
-        needed = count - sum(page.busy > 0 for page in found) + copied
+        needed = count - sum(self.is_busy(page) for page in found) + copied
         fits = needed + reserve <= self.memory.available
         before = self.memory.available
         sequence = self.memory.begin(text, version, pinned=pinned, reserve=reserve)
@@ -104,8 +104,8 @@ class Holders(RuleBasedStateMachine):
         if sequence is None:
             return
         assert self.memory.available == before - needed
-        assert sequence.pages[: len(found)] == found
-        filled = sequence.advance(len(text), SIZE)
+        assert sequence.pages[: len(found)].tolist() == found
+        filled = self.memory.advance(sequence, len(text))
         assert self.read(sequence, filled) == self.text_of(text, version, filled)
         self.keys += 1
         self.jobs.append(Job((self.keys, 0), text, version, sequence))
@@ -114,10 +114,10 @@ class Holders(RuleBasedStateMachine):
     @rule(data=st.data(), some=st.integers(1, 3))
     def prefill(self, data: Any, some: int) -> None:
         job = data.draw(st.sampled_from(self.jobs))
-        first = job.sequence.advance(len(job.tokens), SIZE)
+        first = self.memory.advance(job.sequence, len(job.tokens))
         end = min(first + some, len(job.tokens))
         if first < end:
-            job.sequence.mark(end, job.version, SIZE)
+            self.memory.mark(job.sequence, end, job.version)
             self.write(job, first, end)
 
     @precondition(lambda self: self.filled())
@@ -147,7 +147,7 @@ class Holders(RuleBasedStateMachine):
         return [
             index
             for index, job in enumerate(self.jobs)
-            if job.sequence.advance(len(job.tokens), SIZE) == len(job.tokens)
+            if self.memory.advance(job.sequence, len(job.tokens)) == len(job.tokens)
         ]
 
     @rule(
@@ -164,9 +164,9 @@ class Holders(RuleBasedStateMachine):
             return
         self.keys += 1
         job = Job((self.keys, 0), text, version, sequence)
-        first = sequence.advance(len(text), SIZE)
+        first = self.memory.advance(sequence, len(text))
         if first < len(text):
-            sequence.mark(len(text), version, SIZE)
+            self.memory.mark(sequence, len(text), version)
             self.write(job, first, len(text))
         self.keep(job)
 
@@ -228,7 +228,9 @@ class Holders(RuleBasedStateMachine):
         assert memory.continues(key, text, version) is None
         on_device = sequence.copy is None
         needed = (
-            sum(page.busy == 0 for page in sequence.pages) if on_device else sequence.num_pages
+            sum(not self.is_busy(page) for page in sequence.pages)
+            if on_device
+            else sequence.num_pages
         )
         fits = needed + reserve <= memory.available
         assert memory.resume(key, reserve) == fits
@@ -270,6 +272,9 @@ class Holders(RuleBasedStateMachine):
         for job in [*self.jobs, *self.parked]:
             self.check(job.sequence, job.tokens, job.sequence.valid)
 
+    def is_busy(self, page: int) -> bool:
+        return any(page in job.sequence.held for job in self.jobs)
+
     def is_on_host(self, key: Key) -> bool:
         return self.idle[key].sequence.copy is not None
 
@@ -282,9 +287,8 @@ class Holders(RuleBasedStateMachine):
     @invariant()
     def pages_are_conserved(self) -> None:
         assert not self.memory._moves
-        assert_conserved(self.memory, [job.sequence for job in self.jobs])
-        indexed = self.memory._index._places
-        assert all(page.filled <= SIZE for page in indexed)
+        assert_conserved(self.memory, [held(job.sequence) for job in self.jobs])
+        assert self.memory._filled.max() <= SIZE
 
 
 TestHolders = Holders.TestCase

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.pipeline.sampler.pages import Page
 from headrace.pipeline.sampler.prefixes import PrefixIndex
 from headrace.pipeline.types import Int32s
 
 SIZE = 2
+PAGES = 100
 # Few tokens, so that texts share their beginnings; 256 has a byte of 0 and one of 1.
 Texts = st.lists(st.sampled_from([0, 1, 256]), max_size=9).map(
     lambda tokens: np.array(tokens, np.int32)
@@ -23,12 +23,12 @@ class Entry(NamedTuple):
 
     version: int
     text: tuple[int, ...]
-    pages: tuple[Page, ...]  # up to this one
+    pages: tuple[int, ...]  # up to this one
 
 
-def known(entries: list[Entry], version: int, tokens: Int32s) -> list[Page]:
+def known(entries: list[Entry], version: int, tokens: Int32s) -> list[int]:
     """The longest chain of pages, by search."""
-    found: list[Page] = []
+    found: list[int] = []
     for end in range(SIZE, len(tokens) + SIZE, SIZE):
         text = tuple(tokens[:end].tolist())
         match = [one for one in entries if one.version == version and one.text == text]
@@ -42,8 +42,9 @@ def known(entries: list[Entry], version: int, tokens: Int32s) -> list[Page]:
 def enter(index: PrefixIndex, entries: list[Entry], version: int, tokens: Int32s) -> None:
     """As the memory does: what is known stays, the rest gets new pages."""
     found = index.find(version, tokens)
-    pages = [*found, *(Page(0) for _ in range(len(found), -(-len(tokens) // SIZE)))]
-    index.add(version, tokens, pages)
+    free = np.flatnonzero(~index.known)
+    pages = [*found, *free[: -(-len(tokens) // SIZE) - len(found)].tolist()]
+    index.add(version, tokens, np.array(pages, np.int32))
     for count in range(len(found) + 1, len(pages) + 1):
         text = tuple(tokens[: count * SIZE].tolist())
         entries.append(Entry(version, text, tuple(pages[:count])))
@@ -64,7 +65,7 @@ Actions = st.lists(
 def test_what_is_found_is_the_longest_known_start_with_the_right_version(
     actions: list[tuple], texts: list[Int32s]
 ) -> None:
-    index, entries = PrefixIndex(SIZE), list[Entry]()
+    index, entries = PrefixIndex(PAGES, SIZE), list[Entry]()
     for kind, value, version in actions:
         if kind == "enter":
             enter(index, entries, version, value)
@@ -82,15 +83,15 @@ def test_what_is_found_is_the_longest_known_start_with_the_right_version(
     pages = {each: {one.pages[-1] for one in entries if one.version == each} for each in (0, 1)}
     for each, expected in pages.items():
         assert set(index.of_version(each)) == expected
-        assert all(page.indexed for page in expected)
+        assert all(index.known[page] for page in expected)
 
 
 def test_nothing_is_left_of_what_was_forgotten() -> None:
-    index = PrefixIndex(SIZE)
+    index = PrefixIndex(PAGES, SIZE)
     enter(index, [], 3, np.arange(7, dtype=np.int32))
     for page in index.of_version(3):
         index.forget(page)
-        assert not page.indexed
+        assert not index.known[page]
     assert not index._pages
     assert not index._places
     assert not index._by_version

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.sampler.config import DrawLimits, SamplerConfig
+from headrace.pipeline.sampler.decoding_rows import NOBODY
 from headrace.pipeline.sampler.engine import Engine
+from headrace.pipeline.sampler.occupant import Occupant
 from headrace.pipeline.sampler.scheduler import Scheduler
 from headrace.pipeline.sampling import PLAIN, Sampling
 from headrace.pipeline.types import Completion, FinishReason, Int32s, SampleRequest
 from tests.sampler.cells import STOP, VOCAB, Cell, CellDevice, alone
-from tests.sampler.conservation import assert_conserved
+from tests.sampler.conservation import assert_conserved, held
 
 NEVER_STOPS = 99  # a budget; requests with it have no stop id
 NO_MODEL = ModelConfig(1, 1, 1, 1, 2, 1)
@@ -226,9 +228,18 @@ class Run:
         assert scheduler.waiting + scheduler.rows_busy <= len(self.running)
         occupants = scheduler._running.values()
         for shard, memory in enumerate(scheduler._shards.memories):
-            busy = [one.sequence for one in occupants if one.shard == shard]
+            busy = [self.pages_of(one) for one in occupants if one.shard == shard]
             assert_conserved(memory, busy)
         assert len({one.row for one in occupants}) == scheduler.rows_busy <= self.config.rows
+
+    def pages_of(self, occupant: Occupant) -> list[int]:
+        """The pages of a request with a row."""
+        rows, row = self.scheduler._rows, occupant.row
+        if rows.tenures[row] == NOBODY:
+            return held(occupant.cached)
+        pages: list[int] = rows._tables[row, : rows._num_pages[row]].tolist()
+        assert len(set(pages)) == len(pages)
+        return pages
 
     def finish(self) -> None:
         for _ in range(60 * self.tickets):

@@ -1,0 +1,101 @@
+"""What the decoding rows have sampled in their turns so far, in one buffer for all rows.
+
+A dispatch writes its k steps of all rows at once, each row's behind what it had. Steps in which a
+row sampled nothing are written too, and overwritten by the next dispatch.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..types import Bools, Float32s, Int32s, TopLogprobs
+from .config import SamplerConfig
+
+Int64s = NDArray[np.int64]
+
+
+class SampledBlock(NamedTuple):
+    """What one decode dispatch sampled, on the host; see `decode.Decoded`."""
+
+    draws: Any
+    was_active: Bools
+    active: Bools
+
+
+class Sampled(NamedTuple):
+    """What was sampled in one turn so far; n tokens."""
+
+    tokens: Int32s
+    logprobs: Float32s
+    log_kept_mass: Float32s
+    versions: Int32s
+    top: TopLogprobs | None
+
+
+class Turns:
+    """One turn a row."""
+
+    def __init__(self, config: SamplerConfig):
+        # A row's last dispatch may reach k - 1 steps beyond its last token.
+        self._width = config.context_tokens + config.decode_tokens
+        self._nowhere = config.rows * self._width  # a row that nobody reads
+        size, most = self._nowhere + self._width, config.draws.max_top_logprobs
+        top = None
+        if most:
+            top = TopLogprobs(np.zeros((size, most), np.int32), np.zeros((size, most), np.float32))
+        self._all = Sampled(
+            tokens=np.zeros(size, np.int32),
+            logprobs=np.zeros(size, np.float32),
+            log_kept_mass=np.zeros(size, np.float32),
+            versions=np.zeros(size, np.int32),
+            top=top,
+        )
+        self._starts = np.arange(config.rows) * self._width
+        self._steps = np.arange(config.decode_tokens)[:, None]
+
+    def append(self, block: SampledBlock, version: int, *, taken: Bools, counts: Int64s) -> None:
+        """Write what a dispatch sampled.
+
+        Args:
+          taken: bool[S], the rows that want it.
+          counts: i64[S], what each of them had before.
+        """
+        places = np.where(taken, self._starts + counts, self._nowhere) + self._steps
+        turns, draws = self._all, block.draws
+        turns.tokens[places] = draws.token
+        turns.logprobs[places] = draws.logprob
+        turns.log_kept_mass[places] = draws.log_kept_mass
+        turns.versions[places] = version
+        if turns.top is not None:
+            turns.top.ids[places] = draws.top.ids
+            turns.top.logprobs[places] = draws.top.logprobs
+
+    def tokens(self, row: int, count: int) -> Int32s:
+        """The first tokens of a row; to be read before the next `append`."""
+        return self._all.tokens[self._part(row, count)]
+
+    def read(self, row: int, count: int) -> Sampled:
+        """Copy the first tokens of a row and what belongs to them."""
+        turns, part = self._all, self._part(row, count)
+        top = turns.top
+        return Sampled(
+            tokens=turns.tokens[part].copy(),
+            logprobs=turns.logprobs[part].copy(),
+            log_kept_mass=turns.log_kept_mass[part].copy(),
+            versions=turns.versions[part].copy(),
+            top=top and TopLogprobs(top.ids[part].copy(), top.logprobs[part].copy()),
+        )
+
+    def write(self, row: int, sampled: Sampled) -> None:
+        """Give a row what `read` gave."""
+        turns, part = self._all, self._part(row, len(sampled.tokens))
+        turns.tokens[part] = sampled.tokens
+        turns.logprobs[part] = sampled.logprobs
+        turns.log_kept_mass[part] = sampled.log_kept_mass
+        turns.versions[part] = sampled.versions
+        if turns.top is not None and sampled.top is not None:
+            turns.top.ids[part], turns.top.logprobs[part] = sampled.top
+
+    def _part(self, row: int, count: int) -> slice:
+        return slice(row * self._width, row * self._width + count)
