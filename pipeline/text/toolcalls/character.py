@@ -8,7 +8,7 @@ an exception.
 
 import re
 
-from ...envs.messages import ToolCall
+from ....envs.messages import ToolCall
 
 _CALL_START = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?=\()")
 

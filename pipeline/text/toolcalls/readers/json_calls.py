@@ -1,0 +1,101 @@
+"""Calls whose arguments are JSON: the name inside the JSON, before it, or in a header.
+
+Invariant: the text is JSON as a whole, or there is no call.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ..reading import (
+    JSON,
+    CallFault,
+    CallText,
+    Context,
+    Draft,
+    object_arguments,
+    required_name,
+    strict_json,
+    strict_json_at,
+)
+
+
+def read_objects(
+    call: CallText,
+    context: Context,
+    *,
+    keys: Sequence[str] = ("arguments",),
+    separator: str = "",
+) -> list[Draft]:
+    """Read `{"name": …, "arguments": {…}}`, or a list of such objects.
+
+    Args:
+      keys: the keys that may hold the arguments.
+      separator: what may stand between several values; "" allows one.
+    """
+    values = _values(context.symbols.text(call.raw), context, separator)
+    items = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    if not items:
+        raise CallFault("malformed", "the list holds no call")
+    return [_draft(item, keys) for item in items]
+
+
+def read_named(
+    call: CallText, context: Context, *, head: str = "", tail: str = r"\s*"
+) -> list[Draft]:
+    """Read a name and then one JSON object, with what a pattern `head` puts before the object.
+
+    Args:
+      head: a pattern with a group `name` and maybe a group `id`, in text; "" where the message's
+        header names the tool.
+      tail: a pattern of what may follow the object.
+    """
+    text = context.symbols.text(call.raw)
+    name, start, identity = call.head, 0, ""
+    if head:
+        if (found := re.match(head, text)) is None:
+            raise CallFault("malformed", "a name and a JSON object must follow")
+        groups = found.groupdict()
+        name, start, identity = groups["name"], found.end(), groups.get("id") or ""
+    name = required_name(name)
+    try:
+        value, end = strict_json_at(text, start, context.limits)
+    except CallFault as fault:
+        raise CallFault(fault.status, fault.problem, name) from None
+    if not re.fullmatch(tail, text[end:]):
+        raise CallFault("invalid_json", "the arguments go on after the JSON object", name)
+    return [Draft(name, object_arguments(value, name), id=identity)]
+
+
+def _values(text: str, context: Context, separator: str) -> list[JSON]:
+    if not separator:
+        return [strict_json(text, context.limits)]
+    values, end = [], 0
+    while True:
+        value, end = strict_json_at(text, end, context.limits)
+        values.append(value)
+        rest = text[end:].lstrip()
+        if not rest.startswith(separator):
+            break
+        end = len(text) - len(rest) + len(separator)
+    if rest:
+        raise CallFault("invalid_json", "the turn goes on after the call")
+    return values
+
+
+def _draft(item: Any, keys: Sequence[str]) -> Draft:
+    if not isinstance(item, dict):
+        return Draft("", status="malformed", problem="a call must be one JSON object")
+    name = item.get("name")
+    if not isinstance(name, str) or not name.strip():
+        return Draft("", status="missing_name", problem='the call has no "name"')
+    found = [key for key in keys if key in item]
+    if len(found) != 1:
+        problem = f'the call must have one "{keys[0]}"'
+        return Draft(name, status="bad_arguments", problem=problem)
+    arguments = item[found[0]]
+    if not isinstance(arguments, dict):
+        problem = f'"{found[0]}" must be a JSON object'
+        return Draft(name, status="bad_arguments", problem=problem)
+    identity = item.get("id")
+    return Draft(name, arguments, id=identity if isinstance(identity, str) else "")

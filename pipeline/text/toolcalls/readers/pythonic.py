@@ -1,0 +1,99 @@
+"""Calls written as Python: `f(a='x', b=2)`, several in a list or one a line.
+
+Invariant: literals only, by name only; nothing is evaluated.
+"""
+
+import ast
+import warnings
+from typing import Any
+
+from ..reading import (
+    CallFault,
+    CallLimits,
+    CallText,
+    Context,
+    Draft,
+    add_argument,
+    check_value,
+)
+
+
+def read_pythonic(call: CallText, context: Context) -> list[Draft]:
+    """Read calls of functions whose arguments are literals."""
+    nodes = _expressions(context.symbols.text(call.raw).strip())
+    if not nodes:
+        raise CallFault("malformed", "there is no call")
+    return [_draft(node, context.limits) for node in nodes]
+
+
+def _expressions(text: str) -> list[ast.expr]:
+    try:
+        with warnings.catch_warnings():  # about escapes such as "\d", which Python keeps as text
+            warnings.simplefilter("ignore")
+            module = ast.parse(text)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise CallFault("malformed", "the call is not a Python expression") from None
+    found: list[ast.expr] = []
+    for statement in module.body:
+        if not isinstance(statement, ast.Expr):
+            raise CallFault("malformed", "only calls of functions are understood")
+        value = statement.value
+        found += value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+    return found
+
+
+def _draft(node: ast.expr, limits: CallLimits) -> Draft:
+    if not isinstance(node, ast.Call):
+        raise CallFault("malformed", "only calls of functions are understood")
+    name = _name(node.func)
+    if node.args or any(keyword.arg is None for keyword in node.keywords):
+        problem = "arguments must be given by name"
+        return Draft(name, status="bad_arguments", problem=problem)
+    arguments: dict[str, Any] = {}
+    try:
+        for keyword in node.keywords:
+            add_argument(arguments, keyword.arg or "", _literal(keyword.value, limits))
+        check_value(arguments, limits)
+    except CallFault as fault:
+        return Draft(name, status=fault.status, problem=fault.problem)
+    return Draft(name, arguments)
+
+
+def _name(node: ast.expr) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        raise CallFault("missing_name", "a call must begin with the tool's name")
+    return ".".join((node.id, *reversed(parts)))
+
+
+def _literal(node: ast.expr, limits: CallLimits, depth: int = 1) -> Any:
+    if depth > limits.max_depth + 1:
+        raise CallFault("over_limit", f"nested more than {limits.max_depth} deep")
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_number(node.operand)
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_literal(item, limits, depth + 1) for item in node.elts]
+    if isinstance(node, ast.Dict):
+        made: dict[str, Any] = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            add_argument(made, _key(key), _literal(value, limits, depth + 1))
+        return made
+    if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | None):
+        return node.value
+    raise CallFault("bad_arguments", "the arguments must be literals")
+
+
+def _number(node: ast.expr) -> float:
+    value = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    raise CallFault("bad_arguments", "the arguments must be literals")
+
+
+def _key(node: ast.expr | None) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise CallFault("bad_arguments", "the keys of a dict must be strings")

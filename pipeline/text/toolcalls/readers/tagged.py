@@ -1,0 +1,137 @@
+"""Calls written as tags around names and raw values.
+
+Invariant: between the tags of arguments there is white space only. What stands inside of a
+value's tags is the value, character by character.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ..coerce import coerce
+from ..reading import (
+    CallFault,
+    CallText,
+    Context,
+    Draft,
+    add_argument,
+    required_name,
+    strict_json,
+)
+
+_FUNCTION = re.compile(r"\s*<function=([^>\n]*)>\s*(</function>)?\s*")
+_NAME = re.compile(r"\s*([^\s<>]*)\s*")
+_INVOKE = re.compile(r'\s*name="([^"]*)"\s*(>?)\s*')
+_PARAMETER = re.compile(r'\s*name="([^"]*)"\s+string="(true|false)"\s*')
+_ATTRIBUTE = re.compile(r'\s*(\w+)="([^"]*)"')
+
+
+def read_function_tags(call: CallText, context: Context) -> list[Draft]:
+    """Read `<function=NAME><parameter=KEY>VALUE</parameter></function>`."""
+    found = _FUNCTION.fullmatch(context.symbols.text(_outside(call)))
+    if found is None or bool(found[2]) == call.opener.startswith("<function"):
+        raise CallFault("malformed", "the call must be <function=NAME>…</function>")
+    name = required_name(found[1])
+    return [Draft(name, _typed(call, context, name, optional=True))]
+
+
+def read_key_value_tags(call: CallText, context: Context) -> list[Draft]:
+    """Read `NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>`."""
+    found = _NAME.fullmatch(context.symbols.text(_outside(call)))
+    if found is None:
+        raise CallFault("malformed", "only <arg_key> and <arg_value> may follow the name")
+    name = required_name(found[1])
+    return [Draft(name, _typed(call, context, name, optional=False))]
+
+
+def read_invoke(call: CallText, context: Context) -> list[Draft]:
+    """Read `name="NAME"><parameter name="KEY" string="true">VALUE</parameter>`."""
+    found = _INVOKE.fullmatch(context.symbols.text(_outside(call)))
+    if found is None or bool(found[2]) == call.closer.startswith("/"):
+        raise CallFault("malformed", 'a call must begin with name="NAME"')
+    name = required_name(found[1])
+    arguments: dict[str, Any] = {}
+    for key, value in _fields(call, context, name, optional=False):
+        if (head := _PARAMETER.fullmatch(key)) is None:
+            problem = 'a parameter must have name="KEY" string="true" or string="false"'
+            raise CallFault("malformed", problem, name)
+        _add(arguments, head[1], value, context, name, raw=head[2] == "true")
+    return [Draft(name, arguments)]
+
+
+def read_attributes(call: CallText, context: Context) -> list[Draft]:
+    """Read `tool="NAME"` and arguments with `key="KEY" type="TYPE"`."""
+    outside = context.symbols.text(_outside(call))
+    head, _, rest = outside.partition("<|sep|>")
+    name = required_name(_attributes(head).get("tool", ""))
+    if rest.strip():
+        raise CallFault("malformed", "only arguments may stand in a call", name)
+    arguments: dict[str, Any] = {}
+    for key, value in _fields(call, context, name, optional=False):
+        attributes = _attributes(key)
+        if not {"key", "type"} <= attributes.keys():
+            raise CallFault("malformed", 'an argument must have key="KEY" type="TYPE"', name)
+        raw = attributes["type"] == "string"
+        _add(arguments, attributes["key"], value, context, name, raw=raw)
+    return [Draft(name, arguments)]
+
+
+def _typed(call: CallText, context: Context, name: str, *, optional: bool) -> dict[str, Any]:
+    """Return the arguments with the types of the tool's schema."""
+    schema = context.parameters.get(name, {})
+    properties = schema.get("properties") or {}
+    arguments: dict[str, Any] = {}
+    for text, value in _fields(call, context, name, optional=optional):
+        key = text.strip()
+        made = coerce(value, properties.get(key, {}), schema, context.limits)
+        _add(arguments, key, made, context, name, raw=True)
+    return arguments
+
+
+def _add(
+    arguments: dict[str, Any], key: str, value: Any, context: Context, name: str, *, raw: bool
+) -> None:
+    try:
+        add_argument(arguments, key, value if raw else strict_json(value, context.limits))
+    except CallFault as fault:
+        raise CallFault(fault.status, fault.problem, name) from None
+
+
+def _fields(
+    call: CallText, context: Context, name: str, *, optional: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield keys and values.
+
+    Args:
+      optional: a key without a value has an empty one.
+    """
+    key: str | None = None
+    for mode, symbols in (*call.parts, ("key", "")):
+        text = context.symbols.text(symbols)
+        if mode == "key":
+            if key is not None and not optional:
+                raise CallFault("malformed", f"there is no value for {key.strip()!r}", name)
+            if key is not None:
+                yield key, ""
+            key = text
+        elif mode:
+            if key is None:
+                raise CallFault("malformed", "there is a value without a key", name)
+            yield key, text
+            key = None
+
+
+def _outside(call: CallText) -> str:
+    return "".join(text for mode, text in call.parts if not mode)
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """Return `key="value"` pairs; "" as a key marks that something else is there too."""
+    found = {match[1]: _unescape(match[2]) for match in _ATTRIBUTE.finditer(text)}
+    return {} if _ATTRIBUTE.sub("", text).strip() else found
+
+
+def _unescape(text: str) -> str:
+    return (
+        text.replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+    )
