@@ -24,6 +24,7 @@ from .traits import Activation
 ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,
     "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+    "gelu": partial(jax.nn.gelu, approximate=False),
 }
 
 Cache = TypeVar("Cache")

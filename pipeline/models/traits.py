@@ -9,7 +9,7 @@ from typing import Literal
 from ..errors import check
 
 RopeScaling = Literal["none", "linear", "llama3"]
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu_tanh", "gelu"]
 
 
 @dataclass(frozen=True)
