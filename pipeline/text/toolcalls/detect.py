@@ -23,6 +23,7 @@ SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("glm", ("<arg_key>", "<arg_value>")),
     ("qwen3_coder", ("<function=", "<parameter=")),
     ("hermes", ("<tool_call>",)),
+    ("lfm2", ("<|tool_call_start|>", "<|tool_call_end|>")),
     ("llama_pythonic", ("<|header_start|>",)),
     ("llama_json", ("<|start_header_id|>", '"parameters"')),
     ("gemma3", ("<start_of_turn>",)),

@@ -98,6 +98,7 @@ class Format:
       section: the markers around all calls of a turn.
       reasoning: what opens it and what ends it, one marker or several. Where the tokenizer has
         tokens for some of these, only those count.
+      inner: markers that mean something to `read` alone.
       dropped: markers without a meaning of their own; they are no content.
       stops: tokens that end a turn. As the last id of a turn one is no content.
       bare: set where a call may have no markers.
@@ -111,6 +112,7 @@ class Format:
     modes: Mapping[str, Mode] = field(default_factory=lambda: {"": Mode(closable=True)})
     section: tuple[str, str] | None = None
     reasoning: tuple[tuple[str, ...], ...] = ()
+    inner: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
     bare: Bare | None = None
@@ -126,4 +128,4 @@ class Format:
             found += markers
         if self.header:
             found += [self.header.start, self.header.message, *self.header.ends]
-        return (*found, *(self.section or ()), *self.dropped)
+        return (*found, *(self.section or ()), *self.inner, *self.dropped)

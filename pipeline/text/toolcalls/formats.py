@@ -74,6 +74,7 @@ def _deepseek(head: str, tail: str) -> Format:
         calls=(Span("<｜tool▁call▁begin｜>", ("<｜tool▁call▁end｜>",)),),
         modes=_JSON_MODES,
         section=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        inner=("<｜tool▁sep｜>",),
         reasoning=(THINK,),
         stops=("<｜end▁of▁sentence｜>",),
     )
@@ -133,11 +134,12 @@ _LLAMA_PYTHONIC = Format(
 _KIMI_K2 = Format(
     read=partial(
         read_named,
-        head=r"\s*(?P<id>(?:functions\.)?(?P<name>[^\s:]*)(?::\d+)?)\s*<\|tool_call_argument_begin\|>",
+        head=r"\s*+(?P<id>(?:functions\.)?+(?P<name>[^\s:]*+)(?::\d++)?+)\s*+<\|tool_call_argument_begin\|>",
     ),
     calls=(Span("<|tool_call_begin|>", ("<|tool_call_end|>",)),),
     modes=_JSON_MODES,
     section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    inner=("<|tool_call_argument_begin|>",),
     reasoning=(THINK,),
     stops=("<|im_end|>",),
 )
@@ -182,6 +184,13 @@ FORMATS: dict[str, Format] = {
     ),
     "llama_json": _LLAMA_JSON,
     "llama_pythonic": _LLAMA_PYTHONIC,
+    "lfm2": Format(
+        read=read_pythonic,
+        calls=(Span("<|tool_call_start|>", ("<|tool_call_end|>",)),),
+        modes=_PYTHON_MODES,
+        reasoning=(THINK,),
+        stops=_CHATML_STOPS,
+    ),
     "gemma3": Format(
         read=read_pythonic,
         calls=(Span("```tool_code\n", ("\n```",)),),
@@ -199,9 +208,9 @@ FORMATS: dict[str, Format] = {
         stops=("<turn|>", "<|tool_response>", "<eos>"),
     ),
     "deepseek_v3": _deepseek(
-        head=r"\s*function<｜tool▁sep｜>(?P<name>[^\n<]*)\n```json\n", tail=r"\n```\s*"
+        head=r"\s*+function<｜tool▁sep｜>(?P<name>[^\n]*)\n```json\n", tail=r"\n```\s*"
     ),
-    "deepseek_v31": _deepseek(head=r"(?P<name>[^<]*)<｜tool▁sep｜>", tail=r"\s*"),
+    "deepseek_v31": _deepseek(head=r"(?P<name>[^\n]*?)<｜tool▁sep｜>", tail=r"\s*"),
     "deepseek_v32": _dsml("function_calls"),
     "deepseek_v4": _dsml("tool_calls"),
     "deepseek_v41": _dsml(" calls", space=" "),
@@ -215,10 +224,11 @@ FORMATS: dict[str, Format] = {
     "mistral_v11": Format(
         read=partial(
             read_named,
-            head=r"\s*(?P<name>[^\s\[{]*)(?:\[CALL_ID\](?P<id>\w*))?\s*\[ARGS\]",
+            head=r"\s*+(?P<name>[^\s{]*?)(?:\[CALL_ID\](?P<id>\w*+))?+\s*+\[ARGS\]",
         ),
         calls=(Span("[TOOL_CALLS]"),),
         modes=_JSON_MODES,
+        inner=("[CALL_ID]", "[ARGS]"),
         reasoning=(("[THINK]", "[/THINK]"), THINK),
         stops=("</s>",),
     ),

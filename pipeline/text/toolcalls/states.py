@@ -26,7 +26,7 @@ class Start:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._spaces = ""
+        self._spaces: list[str] = []
         self.scanner = machine.grammar.content
 
     def text(self, text: str) -> State:
@@ -34,19 +34,16 @@ class Start:
         words = text.lstrip()
         bare = self._machine.grammar.format.bare
         if bare and words.startswith(bare.first):
-            self._machine.emit("content", self._spaces)
             return BareCall(self._machine, bare).text(text)
-        self._spaces += text
-        return Content(self._machine).text(self._spaces) if words else self
+        self._spaces.append(text)
+        return Content(self._machine).text("".join(self._spaces)) if words else self
 
     def marker(self, marker: str) -> tuple[State, int]:
         """Leave the marker to the state of content."""
-        self._machine.emit("content", self._spaces)
         return Content(self._machine), 0
 
     def end(self, *, truncated: bool) -> Leftover | None:
-        """Report the white space."""
-        self._machine.emit("content", self._spaces)
+        """There was nothing."""
         return None
 
 
@@ -165,14 +162,14 @@ class Header:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._start = machine.place
-        self._text = ""
+        self._pieces: list[str] = []
         self.scanner = machine.grammar.header
 
     def text(self, text: str) -> State:
         """Take a piece of the header."""
-        if not self._text:
+        if not self._pieces:
             self._start = self._machine.place
-        self._text += text
+        self._pieces.append(text)
         return self
 
     def marker(self, marker: str) -> tuple[State, int]:
@@ -187,7 +184,7 @@ class Header:
         kind, name = self._read()
         if kind == "call":
             fault = CallFault("unclosed", "the turn ended before the call's message", name)
-            self._machine.report([fault.draft()], self._text, self._start)
+            self._machine.report([fault.draft()], "".join(self._pieces), self._start)
         return None
 
     def _message(self, marker: str) -> State:
@@ -197,10 +194,10 @@ class Header:
             return Reasoning(self._machine, span.closes)
         if kind == "content":
             return Content(self._machine)
-        header = MessageHeader(name, self._text + marker, self._start)
+        header = MessageHeader(name, "".join(self._pieces) + marker, self._start)
         return Call(self._machine, span, Header(self._machine), header=header)
 
     def _read(self) -> tuple[str, str]:
         header = self._machine.grammar.format.header
-        text = self._machine.grammar.symbols.text(self._text)
+        text = self._machine.grammar.symbols.text("".join(self._pieces))
         return header.read(text) if header else ("content", "")

@@ -53,6 +53,12 @@ class Symbols:
             return marker
         return self._atom.sub(self._symbol, marker)
 
+    def encode_pattern(self, pattern: str) -> str:
+        """Return a regular expression, in which markers stand by `re.escape`, for symbols."""
+        for text, symbol in self._symbols.items():
+            pattern = pattern.replace(re.escape(text), symbol)
+        return pattern
+
     def text(self, symbols: str) -> str:
         """Return symbols as text, special tokens by name."""
         return symbols.translate(self._texts)

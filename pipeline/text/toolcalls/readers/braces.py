@@ -18,7 +18,7 @@ from ..reading import (
 )
 
 QUOTE = '<|"|>'
-_HEAD = re.compile(r"\s*call:\s*([^\s{]*)\s*(?=\{)")
+_HEAD = re.compile(r"\s*+call:\s*+([^\s{]*+)\s*+(?=\{)")
 _BARE_KEY = re.compile(r"[^:{}\[\],]*")
 _WORD = re.compile(r"[^:{}\[\],\s]*")
 

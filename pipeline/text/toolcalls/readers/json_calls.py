@@ -4,7 +4,7 @@ Invariant: the text is JSON as a whole, or there is no call.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..reading import (
@@ -43,42 +43,46 @@ def read_objects(
 def read_named(
     call: CallText, context: Context, *, head: str = "", tail: str = r"\s*"
 ) -> list[Draft]:
-    """Read a name and then one JSON object, with what a pattern `head` puts before the object.
+    """Read a name and then one JSON object.
 
     Args:
-      head: a pattern with a group `name` and maybe a group `id`, in text; "" where the message's
-        header names the tool.
+      head: a pattern of what comes before the object, markers included, with a group `name` and
+        maybe a group `id`; "" where the message's header names the tool.
       tail: a pattern of what may follow the object.
     """
-    text = context.symbols.text(call.raw)
     name, start, identity = call.head, 0, ""
     if head:
-        if (found := re.match(head, text)) is None:
-            raise CallFault("malformed", "a name and a JSON object must follow")
+        found = re.match(context.symbols.encode_pattern(head), call.raw)
+        if found is None:
+            raise CallFault("malformed", "the call must be a name and a JSON object")
         groups = found.groupdict()
         name, start, identity = groups["name"], found.end(), groups.get("id") or ""
-    name = required_name(name)
+    text = context.symbols.text
+    name = required_name(text(name))
+    arguments = _object(text(call.raw[start:]), context, name, tail)
+    return [Draft(name, arguments, id=text(identity))]
+
+
+def _object(text: str, context: Context, name: str, tail: str) -> Mapping[str, Any]:
     try:
-        value, end = strict_json_at(text, start, context.limits)
+        value, end = strict_json_at(text, 0, context.limits)
     except CallFault as fault:
         raise CallFault(fault.status, fault.problem, name) from None
     if not re.fullmatch(tail, text[end:]):
-        raise CallFault("invalid_json", "the arguments go on after the JSON object", name)
-    return [Draft(name, object_arguments(value, name), id=identity)]
+        raise CallFault("invalid_json", "the call goes on after the JSON object", name)
+    return object_arguments(value, name)
 
 
 def _values(text: str, context: Context, separator: str) -> list[JSON]:
     if not separator:
         return [strict_json(text, context.limits)]
-    values, end = [], 0
-    while True:
-        value, end = strict_json_at(text, end, context.limits)
+    between = re.compile(rf"\s*+{re.escape(separator)}")
+    value, end = strict_json_at(text, 0, context.limits)
+    values = [value]
+    while found := between.match(text, end):
+        value, end = strict_json_at(text, found.end(), context.limits)
         values.append(value)
-        rest = text[end:].lstrip()
-        if not rest.startswith(separator):
-            break
-        end = len(text) - len(rest) + len(separator)
-    if rest:
+    if text[end:].strip():
         raise CallFault("invalid_json", "the turn goes on after the call")
     return values
 

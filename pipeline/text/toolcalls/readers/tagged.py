@@ -19,11 +19,13 @@ from ..reading import (
     strict_json,
 )
 
-_FUNCTION = re.compile(r"\s*<function=([^>\n]*)>\s*(</function>)?\s*")
-_NAME = re.compile(r"\s*([^\s<>]*)\s*")
-_INVOKE = re.compile(r'\s*name="([^"]*)"\s*(>?)\s*')
-_PARAMETER = re.compile(r'\s*name="([^"]*)"\s+string="(true|false)"\s*')
-_ATTRIBUTE = re.compile(r'\s*(\w+)="([^"]*)"')
+# Possessive (`*+`), since runs of white space that two patterns could share cost quadratic time.
+_FUNCTION = re.compile(r"\s*+<function=([^>\n]*+)>\s*+(</function>)?+\s*+")
+_NAME = re.compile(r"\s*+([^\s<>]*+)\s*+")
+_INVOKE = re.compile(r'\s*+name="([^"]*+)"\s*+(>?+)\s*+')
+_PARAMETER = re.compile(r'\s*+name="([^"]*+)"\s++string="(true|false)"\s*+')
+_ATTRIBUTES = re.compile(r'(?:\s*+\w++="[^"]*+")*+\s*+')
+_ATTRIBUTE = re.compile(r'(\w++)="([^"]*+)"')
 
 
 def read_function_tags(call: CallText, context: Context) -> list[Draft]:
@@ -61,9 +63,8 @@ def read_invoke(call: CallText, context: Context) -> list[Draft]:
 
 def read_attributes(call: CallText, context: Context) -> list[Draft]:
     """Read `tool="NAME"` and arguments with `key="KEY" type="TYPE"`."""
-    outside = context.symbols.text(_outside(call))
-    head, _, rest = outside.partition("<|sep|>")
-    name = required_name(_attributes(head).get("tool", ""))
+    head, _, rest = _outside(call).partition(context.symbols.encode("<|sep|>"))
+    name = required_name(_attributes(context.symbols.text(head)).get("tool", ""))
     if rest.strip():
         raise CallFault("malformed", "only arguments may stand in a call", name)
     arguments: dict[str, Any] = {}
@@ -126,9 +127,10 @@ def _outside(call: CallText) -> str:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Return `key="value"` pairs; "" as a key marks that something else is there too."""
-    found = {match[1]: _unescape(match[2]) for match in _ATTRIBUTE.finditer(text)}
-    return {} if _ATTRIBUTE.sub("", text).strip() else found
+    """Return `key="value"` pairs, or none where something else is there too."""
+    if not _ATTRIBUTES.fullmatch(text):
+        return {}
+    return {found[1]: _unescape(found[2]) for found in _ATTRIBUTE.finditer(text)}
 
 
 def _unescape(text: str) -> str:
