@@ -24,11 +24,16 @@ def gguf_tokenizer(fields: Mapping[str, Any]) -> HubTokenizer:
     Raises:
       ConfigError: where there is none, or of a kind that isn't known.
     """
+    return HubTokenizer(gguf_definition(fields))
+
+
+def gguf_definition(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tokenizer of a GGUF file in the form of a `tokenizer.json`; as `gguf_tokenizer`."""
     kind = fields.get("tokenizer.ggml.model")
     if kind == "gpt2":
-        return HubTokenizer(_byte_level(fields))
+        return _byte_level(fields)
     if kind == "llama":
-        return HubTokenizer(_sentencepiece(fields))
+        return _sentencepiece(fields)
     raise ConfigError(
         f"tokenizer.ggml.model of a GGUF file must be gpt2 or llama, got {kind!r}; use the "
         "model's tokenizer.json"

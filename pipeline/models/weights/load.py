@@ -19,6 +19,8 @@ from .convert import put, weight_at
 from .layouts import Entry, Shape, Slices
 from .tensors import Tensors
 
+COLLECTED_BYTES = 1 << 24  # the host copy of a weight that is worth a collection of garbage
+
 
 def load_params(
     tensors: Tensors,
@@ -66,9 +68,10 @@ def _load(
         return blocks[ranges]
 
     array = jax.make_array_from_callback(shape, sharding, block_of, dtype=dtype)
-    jax.block_until_ready(array)
-    blocks.clear()
-    gc.collect()  # only now JAX lets go of the blocks
+    array.block_until_ready()  # type: ignore[no-untyped-call]
+    if array.nbytes >= COLLECTED_BYTES:
+        blocks.clear()
+        gc.collect()  # only now JAX lets go of the blocks
     return array
 
 
