@@ -28,7 +28,7 @@ def gguf_tokenizer(fields: Mapping[str, Any]) -> HubTokenizer:
 
 
 def gguf_definition(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokenizer of a GGUF file in the form of a `tokenizer.json`; as `gguf_tokenizer`."""
+    """Return the tokenizer of a GGUF file in the form of a `tokenizer.json`."""
     kind = fields.get("tokenizer.ggml.model")
     if kind == "gpt2":
         return _byte_level(fields)
