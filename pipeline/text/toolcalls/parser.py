@@ -7,7 +7,7 @@ the status "ok" only where the format was kept to the letter and the call was cl
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ....envs.messages import ToolCall
@@ -32,11 +32,13 @@ class ParsedTurn:
       reasoning: without white space around it.
       content: all text outside of reasoning and calls, joined, without white space around it.
       calls: all attempts in order, also wrong ones.
+      last_events: what only the end of the turn made certain, after all that `feed` returned.
     """
 
     reasoning: str = ""
     content: str = ""
     calls: tuple[ToolCall, ...] = ()
+    last_events: tuple[Event, ...] = field(default=(), compare=False)
 
 
 class ToolCallParser:
@@ -104,11 +106,12 @@ class ToolCallParser:
         truncated = reason != FinishReason.STOP and self._held is None
         self._driver.push(self._reader.end())
         self._driver.end(outside, truncated=truncated)
-        self._take()
+        last_events = tuple(self._take())
         turn = ParsedTurn(
             "".join(self._texts["reasoning"]).strip(),
             "".join(self._texts["content"]).strip(),
             tuple(self._calls),
+            last_events,
         )
         self._begin()
         return turn
