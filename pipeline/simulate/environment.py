@@ -110,6 +110,9 @@ class CountingRenderer:
         tokens, length = map(int, messages[0].content.split())
         return [*[_FILL_ID] * (tokens - 1), length]
 
+    def rewritten(self, ids: Sequence[int], messages: Sequence[Message]) -> None:
+        """Return None: nothing is rewritten."""
+
     def turn(self, message: Message) -> list[int]:
         """Return a turn of one token."""
         return [STOP_ID]

@@ -50,6 +50,20 @@ class Renderer(Protocol):
         """
         ...
 
+    def rewritten(self, ids: Sequence[int], messages: Sequence[Message]) -> list[int] | None:
+        """Return the ids of a whole conversation where `delta` must not go on from `ids`.
+
+        That is where the format has changed what was said before, and is asked to.
+
+        Args:
+          ids: all that the policy has read and said.
+          messages: the whole conversation; those after the policy's last turn aren't in `ids`.
+
+        Returns:
+          The prompt of a new sample, or None: append `delta(new messages)`.
+        """
+        ...
+
     def turn(self, message: Message) -> list[int]:
         """Return an assistant message as the ids that sampling would give, closing id included.
 
@@ -148,6 +162,9 @@ class CharacterRenderer:
             ids.extend(self._tokenizer.encode_lossy(message.content, words=_has_words(message)))
         ids.append(self._roles["assistant"])
         return ids
+
+    def rewritten(self, ids: Sequence[int], messages: Sequence[Message]) -> None:
+        """Return None: this format changes nothing that was said."""
 
     def turn(self, message: Message) -> list[int]:
         """Return the ids of a scripted turn; ConfigError where sampling can't give them."""
