@@ -9,6 +9,7 @@ import trio
 
 from costs import Cost, measure
 from headrace.pipeline.models.config import ModelConfig
+from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.models.parameters import Params, init, unstack
 from headrace.pipeline.observe.compilations import CompilationCounter
 from headrace.pipeline.sampler.config import SamplerConfig
@@ -64,8 +65,9 @@ def build(model: ModelConfig, vocab_size: int, config: SamplerConfig) -> Build:
     def make(key: jax.Array) -> Params:
         return unstack(init(model, vocab_size, key))
 
+    decoder = decoder_model(model, vocab_size)
     compiled: list[Programs] = []
-    compiling = measure(lambda: compiled.append(compile_programs(config, model, vocab_size)))
+    compiling = measure(lambda: compiled.append(compile_programs(config, decoder)))
     params = jax.jit(make)(jax.random.key(0))
     return Build(model, vocab_size, config, params, compiled[0], compiling)
 
@@ -75,7 +77,8 @@ async def serve(build: Build) -> AsyncIterator[Serving]:
     """Serve version 0 within the context."""
     clock = HostClock()
     programs = wrap_programs(build.programs, clock)
-    sampler = NativeSampler(build.config, build.model, build.vocab_size, programs=programs)
+    model = decoder_model(build.model, build.vocab_size)
+    sampler = NativeSampler(build.config, model, programs=programs)
     with reading_clocked(clock), CompilationCounter() as compilations:
         async with trio.open_nursery() as nursery:
             await nursery.start(sampler.serve)

@@ -24,7 +24,7 @@ from .groups.packing import microbatches_needed
 from .learner.logprobs import Forward
 from .learner.optimizer import make_optimizer
 from .learner.service import Learner, UpdateRule
-from .models.decoder import forward
+from .models.model import decoder_model
 from .models.parameters import Params, init
 from .offline.sft import demonstrations, render, sft_learner
 from .prompts import TaskStream, check_tasks, load_tasks
@@ -67,10 +67,10 @@ def assemble(recipe: Recipe) -> Parts:
     _check_stop_ids(recipe, renderer)
     train_tasks = _train_tasks(recipe, spec)
     _check_scripts(recipe, spec, train_tasks, renderer)
+    model = decoder_model(recipe.model, renderer.vocab_size)
     sampler = NativeSampler(
         recipe.sampler,
-        recipe.model,
-        renderer.vocab_size,
+        model,
         decode_text=renderer.text,
         close_deadline_seconds=recipe.controller.exit_deadline_seconds,
     )
@@ -82,7 +82,7 @@ def assemble(recipe: Recipe) -> Parts:
         held_out=_own_tasks(recipe, spec, "eval", recipe.evaluate.tasks),
         sampler=sampler,
         rollout=Rollout(spec.make, renderer, sampler.sample, recipe.rollout),
-        forward=partial(forward, config=recipe.model),
+        forward=model.forward,
     )
 
 

@@ -5,7 +5,6 @@ state at t - 1 predicts token t, and `row_logprobs` is the only place where this
 The first token of a segment is predicted by nothing: its logprob is 0 and it never counts.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -14,13 +13,9 @@ import jax.numpy as jnp
 
 from ..models.head import Head
 from ..models.head import logits as head_logits
+from ..models.model import Forward as Forward
 from ..types import TrainBatch
 from .state import Params
-
-Forward = Callable[[Params, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Head]]
-"""`forward(params, tokens i32[R, T], positions i32[R, T], segment_ids i32[R, T])` gives hidden
-states f32[R, T, D] and the output head f32[V, D], or a `CappedHead`; finite everywhere, also in
-padding."""
 
 T = TypeVar("T")
 

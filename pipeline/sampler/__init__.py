@@ -23,6 +23,7 @@ attention_paths  how decoding reads the cache; attention_kernels: a platform's o
 state      what lives on the device between two dispatches
 prefill    prompts into the cache, several lanes a dispatch
 logits     how one token is drawn; penalties, truncate and inverse_cdf are its parts
+reading    from a token to the next one's logits: by the cache, or from the whole text
 decode     several tokens of every row a dispatch
 transfer   whole pages to others, to the host and back; relocate calls it
 layout     how all arrays lie on a mesh

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import jax
 
-from ..models.config import ModelConfig
+from ..models.model import AttentionShape
 from .cache import LayerCache
 
 # From (queries [S, H, h], already scaled; pages [K, P, page, h] each; tables i32[S, n];
@@ -87,24 +87,25 @@ def gpu_paged_attention(
 KERNELS: dict[str, Kernel] = {"tpu": tpu_paged_attention, "gpu": gpu_paged_attention}
 
 
-def requirements(platform: str, model: ModelConfig, page_tokens: int) -> list[Requirement]:
+def requirements(platform: str, attention: AttentionShape, page_tokens: int) -> list[Requirement]:
     """What the platform's kernel asks of the model and the sizes.
 
     Example:
-      >>> [asked.met for asked in requirements("tpu", ModelConfig(head_width=64), 16)]
+      >>> shape = AttentionShape(num_layers=2, num_heads=4, num_kv_heads=4, head_width=64)
+      >>> [asked.met for asked in requirements("tpu", shape, 16)]
       [True, True, False, True]
     """
-    return _of_sight(model) + _of_sizes(platform, model.head_width, page_tokens)
+    return _of_sight(attention) + _of_sizes(platform, attention.head_width, page_tokens)
 
 
-def _of_sight(model: ModelConfig) -> list[Requirement]:
-    traits = model.traits.attention
+def _of_sight(attention: AttentionShape) -> list[Requirement]:
+    window, cap = attention.window, attention.score_cap
     none = "not set for a kernel, which would see everything"
     uncapped = "not set for a kernel, which doesn't cap"
     at = "model.traits.attention."
     return [
-        Requirement(traits.window is None, f"{at}window", traits.window, none),
-        Requirement(traits.score_cap is None, f"{at}score_cap", traits.score_cap, uncapped),
+        Requirement(window is None, f"{at}window", window, none),
+        Requirement(cap is None, f"{at}score_cap", cap, uncapped),
     ]
 
 

@@ -19,7 +19,7 @@ from ...sharding.mesh import TENSOR
 from ...sharding.rules import SAMPLER_RULES, partition_spec
 from ..errors import check
 from ..models.attention import Sight, cached_attention, scaled_queries
-from ..models.config import ModelConfig
+from ..models.model import Model
 from .attention_kernels import KERNELS, Kernel, requirements
 from .cache import Cells, LayerCache, append, cells, take_positions, view, write
 from .config import SamplerConfig
@@ -57,7 +57,7 @@ class AttentionPath(NamedTuple):
 
 
 def choose_path(
-    config: SamplerConfig, model: ModelConfig, *, platform: str, mesh: Mesh | None = None
+    config: SamplerConfig, model: Model, *, platform: str, mesh: Mesh | None = None
 ) -> AttentionPath:
     """Choose by setting and platform.
 
@@ -73,6 +73,8 @@ def choose_path(
     """
     if config.attention == "windows" or (config.attention == "auto" and platform != "tpu"):
         return WINDOWS
+    if model.cached is None:
+        return WINDOWS  # nothing is attended over
     if config.attention == "pages":
         check(
             platform in KERNELS,
@@ -80,7 +82,7 @@ def choose_path(
             config.attention,
             f'"auto" or "windows" on {platform!r}, since only {_listed(KERNELS)} have a kernel',
         )
-    asked = requirements(platform, model, config.page_tokens)
+    asked = requirements(platform, model.cached.shape, config.page_tokens)
     if config.attention == "auto" and not all(one.met for one in asked):
         return WINDOWS
     for one in asked:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from ..models.config import ModelConfig
+from ..models.model import AttentionShape
 from .pages import BIN
 
 
@@ -39,13 +39,13 @@ class Cells(NamedTuple):
 
 
 def allocate(
-    model: ModelConfig, *, pages: int, page_tokens: int, dtype: DTypeLike
+    attention: AttentionShape, *, pages: int, page_tokens: int, dtype: DTypeLike
 ) -> list[LayerCache]:
     """Make zeroed caches for all layers: masked attention multiplies what is in them by 0."""
-    shape = (model.num_kv_heads, pages, page_tokens, model.head_width)
+    shape = (attention.num_kv_heads, pages, page_tokens, attention.head_width)
     return [
         LayerCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
-        for _ in range(model.num_layers)
+        for _ in range(attention.num_layers)
     ]
 
 

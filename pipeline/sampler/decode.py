@@ -15,18 +15,17 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..models.attention import Sight
-from ..models.config import ModelConfig
-from ..models.decoder import forward_cached, logits_of, output_head
+from ..models.model import Model
 from ..models.parameters import Params
-from .attention_paths import AttentionPath, Spots
-from .cache import LayerCache, cells
+from .attention_paths import AttentionPath
+from .cache import cells
 from .logits import Draw, no_draws, pick
 from .penalties import add_token, count_tokens, penalises
+from .reading import Reading, Views, reading_of
 from .rows import DecodeInput, Rows
 from .state import SamplerState, apply_update
 
-NextLogits = Callable[[list[LayerCache], Rows], tuple[jax.Array, list[LayerCache]]]
+NextLogits = Callable[[Views, Rows], tuple[jax.Array, Views]]
 
 
 class Decoded(NamedTuple):
@@ -55,7 +54,7 @@ class _Carry(NamedTuple):
     step: jax.Array
     rows: Rows
     rested: jax.Array
-    views: list[LayerCache]
+    views: Views
     counts: jax.Array
     fed: jax.Array
     draws: Draw
@@ -69,7 +68,7 @@ def decode(
     *,
     steps: int,
     top_logprobs: int,
-    model: ModelConfig,
+    model: Model,
     path: AttentionPath,
 ) -> tuple[SamplerState, Decoded]:
     """Apply the update, then sample up to `steps` tokens a served row; the state is donated.
@@ -88,10 +87,14 @@ def decode(
     asleep = updated.active & ~inputs.served
     rows = updated._replace(active=updated.active & inputs.served)
     tables = inputs.tables
-    next_logits = partial(_next_logits, params, tables=tables, model=model, path=path)
+    reading = reading_of(model, path)
+
+    def next_logits(views: Views, rows: Rows) -> tuple[jax.Array, Views]:
+        return reading.next_logits(params, views, rows, tables)
+
     one_token = partial(_one_token, next_logits, top_logprobs=top_logprobs)
-    views = [path.open(cache, tables) for cache in state.caches]
-    counts = _counts(state.tokens, rows, tables, output_head(params).shape[0])
+    views = reading.open(state, tables)
+    counts = _counts(state.tokens, rows, tables, model.vocab_size)
     start = _start(rows, views, counts, steps=steps, top_logprobs=top_logprobs)
 
     def goes_on(carry: _Carry) -> jax.Array:
@@ -100,13 +103,13 @@ def decode(
 
     end = lax.while_loop(goes_on, one_token, start)
     active = end.rows.active | end.rested | asleep
-    state = _keep(state, end, first=rows.position, tables=tables, path=path)
+    state = _keep(state, end, first=rows.position, tables=tables, reading=reading)
     state = dataclasses.replace(state, rows=end.rows._replace(active=active))
     return state, Decoded(end.draws, end.was_active, active)
 
 
 def _start(
-    rows: Rows, views: list[LayerCache], counts: jax.Array, *, steps: int, top_logprobs: int
+    rows: Rows, views: Views, counts: jax.Array, *, steps: int, top_logprobs: int
 ) -> _Carry:
     count, vocab_size = counts.shape
     shape = (steps, count)
@@ -180,37 +183,13 @@ def _one_token(next_logits: NextLogits, carry: _Carry, *, top_logprobs: int) -> 
     )
 
 
-def _next_logits(
-    params: Params,
-    views: list[LayerCache],
-    rows: Rows,
-    *,
-    tables: jax.Array,
-    model: ModelConfig,
-    path: AttentionPath,
-) -> tuple[jax.Array, list[LayerCache]]:
-    spots = Spots(tables, rows.position, rows.active)
-
-    def attend(
-        seen: LayerCache, queries: jax.Array, keys: jax.Array, values: jax.Array, sight: Sight
-    ) -> tuple[jax.Array, LayerCache]:
-        new = LayerCache(keys[:, 0].swapaxes(0, 1), values[:, 0].swapaxes(0, 1))
-        seen = path.append(seen, new, spots)
-        return path.attend(queries[:, 0], seen, spots, sight)[:, None], seen
-
-    hidden, views = forward_cached(
-        params, views, rows.token[:, None], rows.position[:, None], attend=attend, config=model
-    )
-    return logits_of(hidden[:, 0], output_head(params), model.traits.logit_cap), views
-
-
 def _keep(
     state: SamplerState,
     end: _Carry,
     *,
     first: jax.Array,
     tables: jax.Array,
-    path: AttentionPath,
+    reading: Reading,
 ) -> SamplerState:
     """Write what the rows fed into the pages: the positions from `first` to their last."""
     steps = end.fed.shape[0]
@@ -218,9 +197,6 @@ def _keep(
     positions = first[:, None] + offset
     valid = offset < (end.rows.position - first)[:, None]
     where = cells(tables, positions, valid, state.tokens.shape[1])
-    caches = [
-        path.close(cache, seen, positions, where)
-        for cache, seen in zip(state.caches, end.views, strict=True)
-    ]
+    caches = reading.close(state, end.views, positions, where)
     tokens = state.tokens.at[where.pages, where.offsets].set(end.fed.T)
     return dataclasses.replace(state, caches=caches, tokens=tokens)

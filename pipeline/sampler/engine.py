@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ..models.config import ModelConfig
+from ..models.model import Model
 from ..types import SampleRequest
 from .config import SamplerConfig
 from .decode import Decoded
@@ -71,8 +71,7 @@ class Engine:
     def __init__(
         self,
         config: SamplerConfig,
-        model: ModelConfig,
-        vocab_size: int,
+        model: Model,
         *,
         mesh: Mesh | None = None,
         programs: Programs | None = None,
@@ -80,11 +79,10 @@ class Engine:
     ):
         self._config = config
         self._model = model
-        self._vocab_size = vocab_size
         self._programs = programs
         self._mesh = mesh
         self._scheduler = Scheduler(
-            config, vocab_size, shards=num_shards(mesh), decode_text=decode_text
+            config, model.vocab_size, shards=num_shards(mesh), decode_text=decode_text
         )
         self._loaded: _Loaded | None = None
         self._weights: dict[int, Any] = {}  # by version
@@ -120,9 +118,7 @@ class Engine:
     def compile(self) -> Programs:
         """Compile all programs, unless that is done; nothing compiles afterwards."""
         if self._programs is None:
-            self._programs = compile_programs(
-                self._config, self._model, self._vocab_size, mesh=self._mesh
-            )
+            self._programs = compile_programs(self._config, self._model, mesh=self._mesh)
         return self._programs
 
     def publish(self, params: Any, version: int) -> None:

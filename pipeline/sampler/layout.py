@@ -17,7 +17,7 @@ from ...sharding.mesh import FSDP, TENSOR
 from ...sharding.partition import tree_shardings, tree_specs
 from ...sharding.rules import SAMPLER_RULES, Rules
 from ..errors import check
-from ..models.config import ModelConfig
+from ..models.model import Model
 from .config import SamplerConfig
 
 Axes = Any  # a tree of tuples of logical axis names
@@ -79,15 +79,17 @@ SCORES = 4096
 
 
 def check_windows(
-    config: SamplerConfig, model: ModelConfig, *, shards: int = 1, tensor: int = 1
+    config: SamplerConfig, model: Model, *, shards: int = 1, tensor: int = 1
 ) -> None:
     """Refuse sizes with which the window, which neighbours choose, would change a row's last bit.
 
     Raises:
       ConfigError: where some compiled windows have fewer than `SCORES` attention scores for all
-        rows, or all lanes, of a shard, and others have not.
+        rows, or all lanes, of a shard, and others have not. A model without a cache passes.
     """
-    heads = model.num_heads // tensor
+    if model.cached is None:
+        return
+    heads = model.cached.shape.num_heads // tensor
     shortest, longest = config.windows[0], config.windows[-1]
     for name, count, per_head in (
         ("sampler.rows", config.rows, 1),
@@ -101,9 +103,7 @@ def check_windows(
         check(len(config.windows) == 1 or alike, name, count, condition, hint=hint)
 
 
-def make_layout(
-    config: SamplerConfig, model: ModelConfig, vocab_size: int, mesh: Mesh | None
-) -> Layout:
+def make_layout(config: SamplerConfig, model: Model, mesh: Mesh | None) -> Layout:
     """Lay the sampler out on a mesh with axes "fsdp" and "tensor".
 
     A vocabulary that the tensor axis can't cut evenly is whole on every device.
@@ -117,9 +117,7 @@ def make_layout(
     sizes = {
         "sampler.rows": (config.rows, FSDP),
         "sampler.prefill_lanes": (config.prefill_lanes, FSDP),
-        "model.num_kv_heads": (model.num_kv_heads, TENSOR),
-        "model.ffn_width": (model.ffn_width, TENSOR),
-    }
+    } | {name: (size, TENSOR) for name, size in model.cut.items()}
     for name, (size, axis) in sizes.items():
         parts = mesh.shape[axis]
         fits = f"a multiple of {parts}, the devices along the mesh's axis {axis!r}"
@@ -134,7 +132,7 @@ def make_layout(
         f">= {parts * least}",
         hint=hint,
     )
-    whole = vocab_size % mesh.shape[TENSOR] != 0
+    whole = model.vocab_size % mesh.shape[TENSOR] != 0
     return Layout(mesh, {**SAMPLER_RULES, "vocab": None} if whole else SAMPLER_RULES)
 
 

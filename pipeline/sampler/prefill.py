@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ..models.attention import Sight, attention, within
-from ..models.config import ModelConfig
-from ..models.decoder import forward_cached
+from ..models.model import Model
 from ..models.parameters import Params
 from .cache import LayerCache, cells, gather, write
 from .rows import PrefillChunk
@@ -21,7 +20,7 @@ from .state import SamplerState
 
 
 def prefill(
-    params: Params, state: SamplerState, chunk: PrefillChunk, *, model: ModelConfig
+    params: Params, state: SamplerState, chunk: PrefillChunk, *, model: Model
 ) -> SamplerState:
     """Write the keys and values of one chunk of each lane's text; the state is donated."""
     size = chunk.tokens.shape[1]
@@ -43,9 +42,9 @@ def prefill(
         allowed = within(mask, keys_at, queries_at, sight)
         return attention(queries, keys, values, allowed, sight=sight), cache
 
-    _, caches = forward_cached(
-        params, state.caches, chunk.tokens, positions, attend=attend, config=model
-    )
+    caches = state.caches
+    if model.cached is not None:
+        _, caches = model.cached.forward(params, caches, chunk.tokens, positions, attend=attend)
     tokens = state.tokens.at[where.pages, where.offsets].set(chunk.tokens)
     return dataclasses.replace(state, caches=caches, tokens=tokens)
 

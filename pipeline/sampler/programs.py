@@ -15,9 +15,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ...sharding.partition import shard
-from ..models.config import ModelConfig, StoredWeights
-from ..models.parameters import Params, init
-from ..models.quantize import sampler_axes, sampler_params
+from ..models.config import StoredWeights
+from ..models.model import Model
+from ..models.parameters import Params
 from ..types import Int32s
 from .attention_paths import AttentionPath, choose_path, platform_of
 from .check_weights import check_weights
@@ -60,8 +60,7 @@ class Programs:
 
 def compile_programs(
     config: SamplerConfig,
-    model: ModelConfig,
-    vocab_size: int,
+    model: Model,
     *,
     mesh: Mesh | None = None,
     path: AttentionPath | None = None,
@@ -79,18 +78,18 @@ def compile_programs(
     """
     if path is None:
         path = choose_path(config, model, platform=platform_of(mesh), mesh=mesh)
-    layout = make_layout(config, model, vocab_size, mesh)
-    sizes = _Sizes(config, model, vocab_size, layout, path)
+    sizes = _Sizes(config, model, make_layout(config, model, mesh), path)
     lowered = _lower_moves(sizes)
     for window in config.windows:
         lowered |= _lower_window(sizes, window)
     with ThreadPoolExecutor(thread_name_prefix="compile") as pool:
         compiled = dict(zip(lowered, pool.map(_compile, lowered.values()), strict=True))
-    shardings = sizes.layout.shardings(sampler_axes(model, config.weights))
+    params = abstract_params(model, config.weights)
+    shardings = sizes.layout.shardings(_axes(params, sizes))
     return Programs(
         shards=sizes.layout.shards,
         initial_state=compiled["initial_state"],
-        place=partial(_place, abstract_params(model, vocab_size, config.weights), shardings),
+        place=partial(_place, params, shardings),
         prefill={window: compiled[f"prefill {window}"] for window in config.windows},
         decode={window: compiled[f"decode {window}"] for window in config.windows},
         duplicate=compiled["duplicate"],
@@ -101,8 +100,7 @@ def compile_programs(
 
 class _Sizes(NamedTuple):
     config: SamplerConfig
-    model: ModelConfig
-    vocab_size: int
+    model: Model
     layout: Layout
     path: AttentionPath
 
@@ -127,10 +125,10 @@ def _lower_moves(sizes: _Sizes) -> Lowered:
 
 def _lower_window(sizes: _Sizes, window: int) -> Lowered:
     config, model = sizes.config, sizes.model
-    params = abstract_params(model, sizes.vocab_size, config.weights)
-    weights = sampler_axes(model, config.weights)
+    params = abstract_params(model, config.weights)
+    weights = _axes(params, sizes)
     state, axes = _state(sizes)
-    chunk, inputs = idle_chunk(config, window), idle_decode(config, sizes.vocab_size, window)
+    chunk, inputs = idle_chunk(config, window), idle_decode(config, model.vocab_size, window)
     into_cache = partial(prefill, model=model)
     sample = partial(
         decode,
@@ -152,8 +150,7 @@ def _lower_window(sizes: _Sizes, window: int) -> Lowered:
 
 
 def _maker(sizes: _Sizes) -> Callable[[], SamplerState]:
-    shards = sizes.layout.shards
-    return partial(initial_state, sizes.config, sizes.model, sizes.vocab_size, shards=shards)
+    return partial(initial_state, sizes.config, sizes.model, shards=sizes.layout.shards)
 
 
 def _state(sizes: _Sizes) -> tuple[SamplerState, Any]:
@@ -168,11 +165,17 @@ def _place(expected: Any, shardings: Any, params: Params) -> Params:
     return params if shardings is None else shard(params, shardings)
 
 
-def abstract_params(model: ModelConfig, vocab_size: int, weights: StoredWeights) -> Any:
+def _axes(params: Any, sizes: _Sizes) -> Any:
+    """The axes of the parameters; without names where the model gives none: whole everywhere."""
+    axes = sizes.model.sampler_axes
+    return leading(params) if axes is None else axes(sizes.config.weights)
+
+
+def abstract_params(model: Model, weights: StoredWeights) -> Any:
     """Shapes and dtypes of the sampler's parameters."""
 
     def make(key: jax.Array) -> Any:
-        return sampler_params(init(model, vocab_size, key), weights)
+        return model.sampler_params(model.init(key), weights)
 
     return jax.eval_shape(make, jax.eval_shape(partial(jax.random.key, 0)))
 

@@ -18,7 +18,7 @@ import trio
 from jax.sharding import Mesh
 
 from ..device_thread import DeviceThread
-from ..models.config import ModelConfig
+from ..models.model import Model
 from ..types import Completion, FinishReason, SampleRequest, SamplerLoad
 from .config import SamplerConfig
 from .engine import Engine, SamplerStatistics
@@ -51,8 +51,7 @@ class NativeSampler:
     def __init__(
         self,
         config: SamplerConfig,
-        model: ModelConfig,
-        vocab_size: int,
+        model: Model,
         *,
         mesh: Mesh | None = None,
         programs: Programs | None = None,
@@ -60,7 +59,7 @@ class NativeSampler:
         close_deadline_seconds: float = 10.0,
     ):
         """Args:
-        vocab_size: V; token ids are below it.
+        model: such as `decoder_model(config, vocab_size)`; token ids are below its vocabulary.
         mesh: devices with axes "fsdp", over which rows and pages are cut, and "tensor", over
           which kv heads are; None for one device.
         decode_text: turns sampled ids into text; requests with stop strings need it.
@@ -68,12 +67,10 @@ class NativeSampler:
         close_deadline_seconds: for the command that runs on the device thread at the end.
         """
         self._config = config
-        self._vocab_size = vocab_size
-        self._sizes = config.option_sizes(vocab_size)
+        self._vocab_size = model.vocab_size
+        self._sizes = config.option_sizes(model.vocab_size)
         self._decode_text = decode_text
-        self._engine = Engine(
-            config, model, vocab_size, mesh=mesh, programs=programs, decode_text=decode_text
-        )
+        self._engine = Engine(config, model, mesh=mesh, programs=programs, decode_text=decode_text)
         self._device = DeviceThread(
             "sampler", background=self._work, close_deadline_seconds=close_deadline_seconds
         )
@@ -137,7 +134,7 @@ class NativeSampler:
         request names another. If the caller is cancelled, the swap may still happen.
 
         Args:
-          params: from `models.quantize.sampler_params`, with the configuration's weights; not
+          params: from the model's `sampler_params`, with the configuration's weights; not
             changed and not donated.
           version: newer than all before.
 

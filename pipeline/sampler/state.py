@@ -4,7 +4,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from ..models.config import ModelConfig
+from ..models.model import Model
 from ..models.quantize import activations_dtype
 from .cache import LayerCache, allocate
 from .config import SamplerConfig
@@ -16,6 +16,7 @@ class SamplerState:
     """The cache, a list over layers; the ids of the cached positions; the per-row numbers.
 
     Attributes:
+      caches: empty for a model without a cache.
       tokens: i32[P, page].
     """
 
@@ -24,14 +25,14 @@ class SamplerState:
     rows: Rows
 
 
-def initial_state(
-    config: SamplerConfig, model: ModelConfig, vocab_size: int, *, shards: int = 1
-) -> SamplerState:
+def initial_state(config: SamplerConfig, model: Model, *, shards: int = 1) -> SamplerState:
     """Make a state of all shards in which every row is idle."""
-    rows = jax.tree.map(jnp.asarray, idle_rows(config, vocab_size))
+    rows = jax.tree.map(jnp.asarray, idle_rows(config, model.vocab_size))
     pages, size = shards * config.num_pages(shards), config.page_tokens
     dtype = activations_dtype(config.weights)
-    caches = allocate(model, pages=pages, page_tokens=size, dtype=dtype)
+    caches = []
+    if model.cached is not None:
+        caches = allocate(model.cached.shape, pages=pages, page_tokens=size, dtype=dtype)
     return SamplerState(caches=caches, tokens=jnp.zeros((pages, size), jnp.int32), rows=rows)
 
 

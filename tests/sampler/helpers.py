@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.decoder import forward
+from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.models.parameters import init, unstack
 from headrace.pipeline.sampler.config import DrawLimits, SamplerConfig
 from headrace.pipeline.sampler.engine import SamplerStatistics
@@ -112,14 +113,15 @@ Body = Callable[[NativeSampler], Awaitable[None]]
 @cache
 def native_programs() -> Programs:
     """Compiled once for all tests."""
-    return compile_programs(CONFIG, MODEL, VOCAB)
+    return compile_programs(CONFIG, decoder_model(MODEL, VOCAB))
 
 
 def run_native(body: Body, programs: Programs | None = None) -> None:
     """Run `body` with a native sampler that serves, with other programs if some are given."""
 
     async def main() -> None:
-        sampler = NativeSampler(CONFIG, MODEL, VOCAB, programs=programs or native_programs())
+        model = decoder_model(MODEL, VOCAB)
+        sampler = NativeSampler(CONFIG, model, programs=programs or native_programs())
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 await nursery.start(sampler.serve)

@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.models.attention import Sight
 from headrace.pipeline.models.config import ModelConfig
+from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.models.parameters import init, unstack
 from headrace.pipeline.models.quantize import sampler_axes
 from headrace.pipeline.models.traits import AttentionTraits, Traits
@@ -255,7 +256,7 @@ def test_the_kernel_of_tpus_rounds_a_f32_cache_to_bf16() -> None:
 
 def sample(programs: Any) -> list[Completion]:
     """Twenty requests at once, in a sampler that is short of pages."""
-    engine = Engine(CONFIG, MODEL, VOCAB, programs=programs)
+    engine = Engine(CONFIG, decoder_model(MODEL, VOCAB), programs=programs)
     engine.publish(sampler_params(0), 0)
     for seed in range(20):
         request = make_request(seed, temperature=(1.0, 0.6, 1.7, 0.0)[seed % 4])
@@ -270,7 +271,7 @@ def sample(programs: Any) -> list[Completion]:
 
 @pytest.mark.slow
 def test_a_sampler_over_pages_draws_the_tokens_of_one_over_windows() -> None:
-    over_pages = compile_programs(CONFIG, MODEL, VOCAB, path=path_of("plain"))
+    over_pages = compile_programs(CONFIG, decoder_model(MODEL, VOCAB), path=path_of("plain"))
     expected = sample(native_programs())
     assert {completion.finish for completion in expected} == {"stop", "length"}
     for left, right in zip(sample(over_pages), expected, strict=True):
@@ -286,9 +287,8 @@ FITS = SamplerConfig(page_tokens=16)
 
 
 def chosen(platform: str, attention: Any, *, model: ModelConfig = WIDE) -> AttentionPath:
-    return choose_path(
-        dataclasses.replace(FITS, attention=attention), model, platform=platform, mesh=None
-    )
+    config = dataclasses.replace(FITS, attention=attention)
+    return choose_path(config, decoder_model(model, VOCAB), platform=platform, mesh=None)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_pages_without_a_kernel_that_fits_are_refused(
     config = SamplerConfig(page_tokens=page, attention="pages")
     model = dataclasses.replace(WIDE, head_width=width)
     with pytest.raises(ConfigError, match=message):
-        choose_path(config, model, platform=platform)
+        choose_path(config, decoder_model(model, VOCAB), platform=platform)
 
 
 LOOKS = {
@@ -357,7 +357,7 @@ def test_a_kernel_is_never_chosen_for_a_model_whose_look_it_does_not_know(name: 
 def test_pages_asked_for_on_this_platform_are_refused_before_anything_compiles() -> None:
     config = dataclasses.replace(CONFIG, attention="pages")
     with pytest.raises(ConfigError, match=r"sampler\.attention"):
-        compile_programs(config, MODEL, VOCAB)
+        compile_programs(config, decoder_model(MODEL, VOCAB))
 
 
 # The decode program on meshes.
@@ -384,7 +384,7 @@ def _params(model: ModelConfig, key: jax.Array) -> Any:
 
 
 def small_state(shards: int) -> SamplerState:
-    return initial_state(SIZES, SMALL, EVEN, shards=shards)
+    return initial_state(SIZES, decoder_model(SMALL, EVEN), shards=shards)
 
 
 def uneven_input(shards: int) -> DecodeInput:
@@ -404,9 +404,10 @@ def uneven_input(shards: int) -> DecodeInput:
 
 def decode_program(path: AttentionPath, mesh: Mesh | None) -> tuple[Any, tuple[Any, ...]]:
     """The jitted program and its operands."""
-    layout: Layout = make_layout(SIZES, SMALL, EVEN, mesh)
+    layout: Layout = make_layout(SIZES, decoder_model(SMALL, EVEN), mesh)
     shards = layout.shards
-    program = partial(decode, steps=3, top_logprobs=0, model=SMALL, path=path)
+    model = decoder_model(SMALL, EVEN)
+    program = partial(decode, steps=3, top_logprobs=0, model=model, path=path)
     operands = (make_params(), small_state(shards), uneven_input(shards))
     state, decoded = jax.eval_shape(program, *operands)
     axes = SamplerState(
@@ -432,7 +433,7 @@ def place(operands: tuple[Any, ...], compiled: Any) -> Any:
 @pytest.mark.parametrize(("fsdp", "tensor"), [(1, 1), (2, 2)])
 def test_the_decode_program_with_the_kernel_lowers_for_tpus(fsdp: int, tensor: int) -> None:
     mesh = mesh_of(fsdp, tensor)
-    path = choose_path(SIZES, SMALL, platform="tpu", mesh=mesh)
+    path = choose_path(SIZES, decoder_model(SMALL, EVEN), platform="tpu", mesh=mesh)
     jitted, operands = decode_program(path, mesh)
     lowered = jitted.trace(*operands).lower(lowering_platforms=("tpu",))
     assert LOWERED in lowered.as_text()

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.observe.compilations import CompilationCounter
 from headrace.pipeline.sampler.engine import Engine
 from headrace.pipeline.sampler.moves import HostCopy
@@ -42,7 +43,9 @@ def letters(tokens: Iterable[int]) -> str:
 
 def make_engine(kv: Kv = "keep") -> Engine:
     config = replace(CONFIG, kv_on_publish=kv)
-    engine = Engine(config, MODEL, VOCAB, programs=native_programs(), decode_text=letters)
+    engine = Engine(
+        config, decoder_model(MODEL, VOCAB), programs=native_programs(), decode_text=letters
+    )
     engine.publish(sampler_params(0), 0)
     return engine
 
@@ -462,7 +465,9 @@ def test_text_that_cannot_be_made_fails_its_own_request() -> None:
     def raises(tokens: Iterable[int]) -> str:
         raise KeyError(list(tokens))
 
-    engine = Engine(CONFIG, MODEL, VOCAB, programs=native_programs(), decode_text=raises)
+    engine = Engine(
+        CONFIG, decoder_model(MODEL, VOCAB), programs=native_programs(), decode_text=raises
+    )
     engine.publish(sampler_params(0), 0)
     request = make_request(3)
     stopping = replace(request, key=(9, 9), sampling=Sampling(stop_strings=("a",)))

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.models.config import ModelConfig
+from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.sampler.config import SamplerConfig
 from headrace.pipeline.sampler.layout import check_windows, make_layout
 from headrace.sharding.mesh import FSDP, TENSOR
@@ -36,14 +37,16 @@ def test_sizes_that_a_mesh_cannot_cut_are_config_errors(
     changes: dict[str, Any], data: int, tensor: int, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_layout(replace(SIZES, **changes), MODEL, VOCAB, make_mesh(data, tensor))
+        make_layout(
+            replace(SIZES, **changes), decoder_model(MODEL, VOCAB), make_mesh(data, tensor)
+        )
 
 
 def test_a_mesh_is_cut_into_as_many_shards_as_its_data_axis_has_devices() -> None:
-    assert make_layout(SIZES, MODEL, VOCAB, None).shards == 1
-    assert make_layout(SIZES, MODEL, VOCAB, make_mesh(1, 2)).shards == 1
+    assert make_layout(SIZES, decoder_model(MODEL, VOCAB), None).shards == 1
+    assert make_layout(SIZES, decoder_model(MODEL, VOCAB), make_mesh(1, 2)).shards == 1
     enough = replace(SIZES, pages=2 * SIZES.fewest_pages)
-    assert make_layout(enough, MODEL, VOCAB, make_mesh(2, 2)).shards == 2
+    assert make_layout(enough, decoder_model(MODEL, VOCAB), make_mesh(2, 2)).shards == 2
 
 
 @pytest.mark.parametrize(
@@ -61,7 +64,7 @@ def test_windows_that_would_sum_in_another_order_are_refused(
     changes: dict[str, int], heads: int, fits: bool
 ) -> None:
     config = SamplerConfig(**{"context_tokens": 256, "prefill_lanes": 8} | changes)
-    model = ModelConfig(num_heads=heads, num_kv_heads=1)
+    model = decoder_model(ModelConfig(num_heads=heads, num_kv_heads=1), VOCAB)
     if fits:
         check_windows(config, model)
         return

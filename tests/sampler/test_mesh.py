@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.sampler.config import SamplerConfig
 from headrace.pipeline.sampler.engine import Engine
 from headrace.pipeline.types import Completion, SampleRequest
@@ -29,7 +30,7 @@ def conversations(fsdp: int, tensor: int) -> list[Completion]:
     """Two turns of each conversation, all at once."""
     devices = jax.devices()[: fsdp * tensor]
     mesh = make_mesh(devices, {FSDP: fsdp, TENSOR: tensor}) if len(devices) > 1 else None
-    engine = Engine(CONFIG, MODEL, VOCAB, mesh=mesh)
+    engine = Engine(CONFIG, decoder_model(MODEL, VOCAB), mesh=mesh)
     engine.publish(sampler_params(0), 0)
     first = sample(engine, FIRST_TURNS)
     pairs = zip(FIRST_TURNS, first, strict=True)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.models.config import ModelConfig
+from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.sampler.config import DrawLimits, SamplerConfig
 from headrace.pipeline.sampler.decoding_rows import NOBODY
 from headrace.pipeline.sampler.engine import Engine
@@ -24,7 +25,7 @@ from tests.sampler.cells import STOP, VOCAB, Cell, CellDevice, alone
 from tests.sampler.conservation import assert_conserved, held
 
 NEVER_STOPS = 99  # a budget; requests with it have no stop id
-NO_MODEL = ModelConfig(1, 1, 1, 1, 2, 1)
+NO_MODEL = decoder_model(ModelConfig(1, 1, 1, 1, 2, 1), VOCAB)
 EVEN = SamplerConfig(
     rows=4,
     context_tokens=24,
@@ -127,7 +128,7 @@ class Run:
         )
         programs = self.device.programs()
         self.engine = Engine(
-            self.config, NO_MODEL, VOCAB, mesh=mesh, programs=programs, decode_text=letters
+            self.config, NO_MODEL, mesh=mesh, programs=programs, decode_text=letters
         )
         self.publish()
 
@@ -237,7 +238,7 @@ class Run:
         rows, row = self.scheduler._rows, occupant.row
         if rows.tenures[row] == NOBODY:
             return held(occupant.cached)
-        pages: list[int] = rows._tables[row, : rows._num_pages[row]].tolist()
+        pages: list[int] = rows._tables[row, : rows._of.pages[row]].tolist()
         assert len(set(pages)) == len(pages)
         return pages
 

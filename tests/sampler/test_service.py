@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.models.config import ModelConfig
+from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.models.parameters import init, unstack
 from headrace.pipeline.sampler.config import SamplerConfig
 from headrace.pipeline.sampler.service import NativeSampler
@@ -238,7 +239,7 @@ def test_a_request_that_the_device_thread_has_not_seen_counts_as_waiting() -> No
 
 
 def test_a_row_in_flight_changes_its_version_between_two_dispatches() -> None:
-    engine = NativeSampler(CONFIG, MODEL, VOCAB, programs=native_programs())._engine
+    engine = NativeSampler(CONFIG, decoder_model(MODEL, VOCAB), programs=native_programs())._engine
     engine.publish(sampler_params(0), 0)
     engine.submit(0, long_request(1))
     assert engine.step() == engine.step() == []
@@ -255,7 +256,7 @@ def test_a_row_in_flight_changes_its_version_between_two_dispatches() -> None:
 def test_a_pinned_row_in_flight_stays_with_its_version_and_shares_a_dispatch_while_newest() -> (
     None
 ):
-    engine = NativeSampler(CONFIG, MODEL, VOCAB, programs=native_programs())._engine
+    engine = NativeSampler(CONFIG, decoder_model(MODEL, VOCAB), programs=native_programs())._engine
     engine.publish(sampler_params(0), 0)
     requests = [replace(long_request(1), version=0), long_request(2)]
     for ticket, request in enumerate(requests):
@@ -352,7 +353,7 @@ def test_no_task_waits_for_a_sampler_that_has_ended() -> None:
         told.append(name)
 
     async def main() -> None:
-        sampler = NativeSampler(CONFIG, MODEL, VOCAB, programs=native_programs())
+        sampler = NativeSampler(CONFIG, decoder_model(MODEL, VOCAB), programs=native_programs())
         async with trio.open_nursery() as waiters, trio.open_nursery() as stages:
             await stages.start(sampler.serve)
             waiters.start_soon(wait_for, sampler, "waiting")
@@ -431,7 +432,7 @@ def test_law_7_a_longer_neighbour_chooses_the_window_but_changes_no_bit() -> Non
     long_alone: list[Completion] = []
 
     async def main() -> None:
-        sampler = NativeSampler(LONG_CONFIG, LONG_MODEL, VOCAB)
+        sampler = NativeSampler(LONG_CONFIG, decoder_model(LONG_MODEL, VOCAB))
         async with trio.open_nursery() as nursery:
             await nursery.start(sampler.serve)
             await sampler.publish(params[0], 0)

@@ -9,6 +9,7 @@ import numpy as np
 from headrace.pipeline.learner.logprobs import row_logprobs
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.decoder import forward
+from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.models.parameters import init, unstack
 from headrace.pipeline.models.traits import AttentionTraits, RopeTraits, Traits
 from headrace.pipeline.sampler.engine import Engine
@@ -70,7 +71,7 @@ def _score(params: Any, rows: TrainBatch) -> jax.Array:
 
 
 def test_laws_7_and_8_hold_left_and_right_of_the_window() -> None:
-    engine = Engine(CONFIG, MODEL, VOCAB)
+    engine = Engine(CONFIG, decoder_model(MODEL, VOCAB))
     engine.publish(jax.jit(unstack)(params()), 0)
     requests = [make_request(seed, temperature=TEMPERATURE, max_tokens=8) for seed in range(12)]
     together = run(engine, requests)

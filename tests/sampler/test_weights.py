@@ -10,6 +10,7 @@ import trio
 from jax.sharding import Mesh
 
 from headrace.pipeline.models.config import StoredWeights
+from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.models.quantize import sampler_params
 from headrace.pipeline.sampler.service import NativeSampler
 from headrace.pipeline.types import Completion
@@ -35,7 +36,7 @@ def sample(weights: StoredWeights, mesh: Mesh | None) -> list[Completion]:
     params = jax.jit(partial(sampler_params, weights=weights))(learner_params(0))
 
     async def main() -> None:
-        sampler = NativeSampler(config, MODEL, VOCAB, mesh=mesh)
+        sampler = NativeSampler(config, decoder_model(MODEL, VOCAB), mesh=mesh)
         sampler.compile()
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:

@@ -1,0 +1,112 @@
+"""How a step of decoding gets from a token to logits: from a cache, or from the whole text.
+
+A model that can't go on from a cache reads each row's text again for every token, padded to the
+dispatch's window. That runs any model at all, and nothing of it can be stale, but a token costs
+as much as a prompt of that length.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..models.attention import Sight
+from ..models.head import logits as head_logits
+from ..models.model import Cached, Forward, Model
+from ..models.parameters import Params
+from .attention_paths import AttentionPath, Spots
+from .cache import Cells, LayerCache
+from .rows import Rows
+from .state import SamplerState
+
+Views = Any  # what the steps of a dispatch hand on
+
+
+class Reading(NamedTuple):
+    """What a dispatch does with texts.
+
+    Attributes:
+      open: from the state and the rows' tables to what the first step gets.
+      next_logits: from (parameters, what the step before handed on, rows, tables) to logits
+        f32[S, V], and what is handed on.
+      close: from (state, what the last step handed on, positions i32[S, k] and where these stand
+        in the pages) to the caches with the positions in them.
+    """
+
+    open: Callable[[SamplerState, jax.Array], Views]
+    next_logits: Callable[[Params, Views, Rows, jax.Array], tuple[jax.Array, Views]]
+    close: Callable[[SamplerState, Views, jax.Array, Cells], list[LayerCache]]
+
+
+def reading_of(model: Model, path: AttentionPath) -> Reading:
+    """Choose by whether the model has a cache."""
+    if model.cached is None:
+        read_again = partial(_read_again, forward=model.forward)
+        return Reading(_texts, read_again, _caches_as_they_are)
+    return Reading(
+        partial(_open, path),
+        partial(_from_cache, model=model.cached, path=path),
+        partial(_close, path=path),
+    )
+
+
+def _open(path: AttentionPath, state: SamplerState, tables: jax.Array) -> list[LayerCache]:
+    return [path.open(cache, tables) for cache in state.caches]
+
+
+def _from_cache(
+    params: Params,
+    views: Views,
+    rows: Rows,
+    tables: jax.Array,
+    *,
+    model: Cached,
+    path: AttentionPath,
+) -> tuple[jax.Array, Views]:
+    spots = Spots(tables, rows.position, rows.active)
+
+    def attend(
+        seen: LayerCache, queries: jax.Array, keys: jax.Array, values: jax.Array, sight: Sight
+    ) -> tuple[jax.Array, LayerCache]:
+        new = LayerCache(keys[:, 0].swapaxes(0, 1), values[:, 0].swapaxes(0, 1))
+        seen = path.append(seen, new, spots)
+        return path.attend(queries[:, 0], seen, spots, sight)[:, None], seen
+
+    hidden, views = model.forward(
+        params, views, rows.token[:, None], rows.position[:, None], attend=attend
+    )
+    return model.logits(params, hidden[:, 0]), views
+
+
+def _close(
+    state: SamplerState, views: Views, positions: jax.Array, where: Cells, *, path: AttentionPath
+) -> list[LayerCache]:
+    return [
+        path.close(cache, seen, positions, where)
+        for cache, seen in zip(state.caches, views, strict=True)
+    ]
+
+
+def _texts(state: SamplerState, tables: jax.Array) -> jax.Array:
+    """The tokens that are in the pages, i32[S, W]."""
+    return state.tokens[tables].reshape(tables.shape[0], -1)
+
+
+def _read_again(
+    params: Params, texts: jax.Array, rows: Rows, tables: jax.Array, *, forward: Forward
+) -> tuple[jax.Array, jax.Array]:
+    row = jnp.arange(texts.shape[0])
+    texts = texts.at[row, rows.position].set(rows.token, mode="drop")
+    positions = jnp.broadcast_to(jnp.arange(texts.shape[1], dtype=jnp.int32), texts.shape)
+    segment_ids = (positions <= rows.position[:, None]).astype(jnp.int32)
+    hidden, head = forward(params, texts, positions, segment_ids)
+    last = hidden.at[row, rows.position].get(mode="clip")
+    return head_logits(last, head), texts
+
+
+def _caches_as_they_are(
+    state: SamplerState, views: Views, positions: jax.Array, where: Cells
+) -> list[LayerCache]:
+    return state.caches
