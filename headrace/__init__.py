@@ -2,8 +2,12 @@
 
 The records and errors that all parts share are importable from here. Everything else has its
 place along the path of a trajectory: see `headrace.pipeline`, `headrace.envs` (how to write an
-environment) and `headrace.sharding`. Importing this module doesn't import JAX.
+environment) and `headrace.sharding`. Importing this module doesn't import JAX: the names that
+need it are imported when they are first asked for.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from .envs.base import Env as Env
 from .envs.base import StepResult as StepResult
@@ -29,6 +33,21 @@ from .pipeline.types import Trajectory as Trajectory
 from .pipeline.types import TrajectoryGroup as TrajectoryGroup
 from .pipeline.types import Turn as Turn
 
+if TYPE_CHECKING:
+    from .pipeline.policy import Policy as Policy
+    from .pipeline.policy import TextFiles as TextFiles
+    from .pipeline.policy import load_policy as load_policy
+    from .pipeline.policy import save_policy as save_policy
+else:
+    _LATE = ("Policy", "TextFiles", "load_policy", "save_policy")
+
+    def __getattr__(name: str) -> Any:
+        """Import what needs JAX."""
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(".pipeline.policy", __name__), name)
+
+
 __all__ = [
     "Completion",
     "ConfigError",
@@ -40,6 +59,7 @@ __all__ = [
     "HeadraceError",
     "Message",
     "PipelineStalled",
+    "Policy",
     "SampleRequest",
     "Sampler",
     "Sampling",
@@ -47,10 +67,13 @@ __all__ = [
     "StepResult",
     "StopReason",
     "Task",
+    "TextFiles",
     "ToolCall",
     "TopLogprobs",
     "TrainBatch",
     "Trajectory",
     "TrajectoryGroup",
     "Turn",
+    "load_policy",
+    "save_policy",
 ]

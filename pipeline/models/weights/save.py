@@ -1,9 +1,14 @@
-"""Parameters to safetensors files, bit for bit; the host holds one file's tensors at a time."""
+"""Parameters to safetensors files, bit for bit.
 
+The host holds one weight and one file's tensors at a time.
+"""
+
+import itertools
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -11,7 +16,7 @@ from jax.typing import DTypeLike
 from safetensors.numpy import save_file
 
 from ..parameters import Params
-from .convert import stack_indices, weight_at
+from .convert import entry_tensors, file_shapes, weight_at
 from .layouts import Entry
 from .safetensors_files import INDEX_FILE, SINGLE_FILE
 
@@ -19,30 +24,9 @@ MAX_FILE_BYTES = 5 * 10**9
 METADATA = {"format": "pt"}  # Transformers asks for it
 
 
-class _Tensor(NamedTuple):
-    """One tensor of the file: of the weight that `entry` names, the part at `indices`."""
-
-    entry: Entry
-    indices: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        return self.entry.tensor_name(self.indices)
-
-    def fetch(self, params: Params, dtype: DTypeLike | None) -> np.ndarray:
-        part = jax.device_get(weight_at(params, self.entry.path)[self.indices])
-        return np.ascontiguousarray(self.entry.layout.to_file(part), dtype)
-
-    def num_bytes(self, params: Params, dtype: DTypeLike | None) -> int:
-        weight = weight_at(params, self.entry.path)
-        itemsize = np.dtype(weight.dtype if dtype is None else dtype).itemsize
-        count = np.prod(weight.shape[len(self.indices) :], dtype=np.int64)
-        return int(count) * itemsize
-
-
 def save_params(
     params: Params,
-    entries: Iterable[Entry],
+    entries: Sequence[Entry],
     folder: Path,
     *,
     dtype: DTypeLike | None = None,
@@ -56,20 +40,37 @@ def save_params(
       dtype: in the files; None keeps each weight's own, so that nothing is rounded.
       max_file_bytes: of one file; a tensor that is larger has a file of its own.
     """
-    tensors = [
-        _Tensor(entry, indices)
-        for entry in entries
-        for indices in stack_indices(entry, weight_at(params, entry.path).shape)
-    ]
-    sizes = [tensor.num_bytes(params, dtype) for tensor in tensors]
-    files = _file_names(_cuts(sizes, max_file_bytes))
-    for file in dict.fromkeys(files):
-        group = [tensor for tensor, its in zip(tensors, files, strict=True) if its == file]
-        arrays = {tensor.name: tensor.fetch(params, dtype) for tensor in group}
-        save_file(arrays, folder / file, METADATA)
-    if len(set(files)) > 1:
-        index = {tensor.name: file for tensor, file in zip(tensors, files, strict=True)}
-        _write_index(folder, index, sum(sizes))
+    sizes = _sizes(params, entries, dtype)
+    files = _file_names(_cuts(list(sizes.values()), max_file_bytes))
+    located = zip(files, _tensors(params, entries, dtype), strict=True)
+    for file, group in itertools.groupby(located, key=itemgetter(0)):
+        save_file(dict(tensor for _, tensor in group), folder / file, METADATA)
+    if files[0] != SINGLE_FILE:
+        content = {
+            "metadata": {"total_size": sum(sizes.values())},
+            "weight_map": dict(zip(sizes, files, strict=True)),
+        }
+        (folder / INDEX_FILE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+
+def _tensors(
+    params: Params, entries: Iterable[Entry], dtype: DTypeLike | None
+) -> Iterator[tuple[str, np.ndarray]]:
+    for entry in entries:
+        weight = jax.device_get(weight_at(params, entry.path))
+        for name, tensor in entry_tensors(entry, weight):
+            yield name, np.ascontiguousarray(tensor, dtype)
+
+
+def _sizes(params: Params, entries: Iterable[Entry], dtype: DTypeLike | None) -> dict[str, int]:
+    """Give name → bytes of every tensor, in the order of `_tensors`."""
+    sizes: dict[str, int] = {}
+    for entry in entries:
+        weight = weight_at(params, entry.path)
+        itemsize = np.dtype(weight.dtype if dtype is None else dtype).itemsize
+        shapes = file_shapes(entry, weight.shape)
+        sizes |= {name: math.prod(shape) * itemsize for name, shape in shapes.items()}
+    return sizes
 
 
 def _cuts(sizes: Sequence[int], most: int) -> list[int]:
@@ -88,8 +89,3 @@ def _file_names(numbers: Sequence[int]) -> list[str]:
     if count == 1:
         return [SINGLE_FILE] * len(numbers)
     return [f"model-{number + 1:05}-of-{count:05}.safetensors" for number in numbers]
-
-
-def _write_index(folder: Path, index: dict[str, str], total_bytes: int) -> None:
-    content = {"metadata": {"total_size": total_bytes}, "weight_map": index}
-    (folder / INDEX_FILE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
