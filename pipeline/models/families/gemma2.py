@@ -75,9 +75,11 @@ def gemma_traits(hub: HubConfig, rope: RopeTraits, is_windowed: Callable[[int], 
 def write_gemma(config: ModelConfig) -> dict[str, Any]:
     """Undo `gemma_traits`."""
     traits = config.traits
+    scalar = traits.attention.score_width or config.head_width
     return {
         "attention_bias": traits.attention.qkv_bias,
-        "query_pre_attn_scalar": traits.attention.score_width or config.head_width,
+        # Newer versions of Transformers take no 256.0 for it.
+        "query_pre_attn_scalar": int(scalar) if scalar == int(scalar) else scalar,
         "attn_logit_softcapping": traits.attention.score_cap,
         "final_logit_softcapping": traits.logit_cap,
         "hidden_activation": activation_name(config),
