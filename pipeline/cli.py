@@ -39,11 +39,19 @@ commands:
                                           scenarios balanced and agent; --json for one JSON object
   tune RECIPE [--tune.key value ...]      try schedules, loads and splits of the chips in
                                           simulation, and recommend one
+  chat MODEL_OR_RUN [--key value ...]     talk to a policy: a run directory, or as for --policy
   recipes                                 list the built-in recipes
   --version                               show the version
 
 Start with: headrace train calculator
 """
+
+NEEDED = {
+    "train": "a recipe: headrace train calculator, or a .toml file",
+    "simulate": "a recipe or scenario: headrace simulate balanced",
+    "tune": "a recipe or scenario: headrace tune balanced",
+    "chat": "a policy: headrace chat smollm2, or a run directory",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -74,12 +82,14 @@ def run(arguments: Sequence[str]) -> int:
         case ["--version"]:
             print(f"headrace {version('headrace')}")
             return 0
-        case ["train", *rest]:
-            return _train(rest)
-        case ["simulate", *rest]:
-            return _simulate(rest)
-        case ["tune", *rest]:
-            return _tune(rest)
+        case [("train" | "simulate" | "tune" | "chat"), "-h" | "--help"]:
+            print(USAGE, end="")
+            return 0
+        case [("train" | "simulate" | "tune" | "chat") as command, name, *rest] if _is_name(name):
+            commands = {"train": _train, "simulate": _simulate, "tune": _tune, "chat": _chat}
+            return commands[command](name, rest)
+        case [("train" | "simulate" | "tune" | "chat") as command, *_]:
+            return _mistake(f"{command} needs {NEEDED[command]}")
         case ["recipes"]:
             return _recipes()
         case ["recipes" | "--version" as command, *rest]:
@@ -89,15 +99,14 @@ def run(arguments: Sequence[str]) -> int:
     raise AssertionError("unreachable: all argument lists are covered")
 
 
-def _train(arguments: Sequence[str]) -> int:
+def _is_name(argument: str) -> bool:
+    return not argument.startswith("-")
+
+
+def _train(name_or_file: str, flags: Sequence[str]) -> int:
     began_seconds = time.monotonic()
     for number in (signal.SIGUSR1, signal.SIGUSR2):  # until somebody listens they would kill
         signal.signal(number, signal.SIG_IGN)
-    if arguments in (["-h"], ["--help"]):
-        print(USAGE, end="")
-        return 0
-    if not arguments or arguments[0].startswith("-"):
-        return _mistake("train needs a recipe: headrace train calculator, or a .toml file")
     # Imported here: JAX takes seconds to import, and the other commands don't need it.
     import trio  # noqa: PLC0415
 
@@ -109,7 +118,7 @@ def _train(arguments: Sequence[str]) -> int:
 
     sys.path.append(str(Path.cwd()))  # where users keep the modules of their environments
     try:
-        recipe = _parse_recipe(arguments[0], arguments[1:])
+        recipe = _parse_recipe(name_or_file, flags)
         parts = assemble(recipe)  # finds the mistakes that are left, before anything is written
         directory = _run_directory(recipe)
         config = recipe.run
@@ -163,20 +172,15 @@ def _run_directory(recipe: "Recipe") -> "RunDirectory":
     return RunDirectory.create(Path(recipe.run.dir))
 
 
-def _simulate(arguments: Sequence[str]) -> int:
-    if arguments in (["-h"], ["--help"]):
-        print(USAGE, end="")
-        return 0
-    if not arguments or arguments[0].startswith("-"):
-        return _mistake("simulate needs a recipe or scenario: headrace simulate balanced")
+def _simulate(name_or_file: str, flags: Sequence[str]) -> int:
     from .simulate.run import simulate  # noqa: PLC0415
 
     try:
-        flags = [argument for argument in arguments[1:] if argument != "--json"]
-        report = simulate(_parse_simulation(arguments[0], flags))
+        settings = [flag for flag in flags if flag != "--json"]
+        report = simulate(_parse_simulation(name_or_file, settings))
     except (HeadraceError, BaseExceptionGroup) as error:
         return _explain(error)
-    _show_report(report, as_json="--json" in arguments)
+    _show_report(report, as_json="--json" in flags)
     return 0
 
 
@@ -226,25 +230,19 @@ def _simulation_source(name_or_file: str) -> "Source":
     return from_recipe(parts)
 
 
-def _tune(arguments: Sequence[str]) -> int:
-    if arguments in (["-h"], ["--help"]):
-        print(USAGE, end="")
-        return 0
-    if not arguments or arguments[0].startswith("-"):
-        return _mistake("tune needs a recipe or scenario: headrace tune balanced")
+def _tune(name_or_file: str, flags: Sequence[str]) -> int:
     import tyro  # noqa: PLC0415
 
     from .simulate.progress import open_progress  # noqa: PLC0415
     from .simulate.tune import TuneSettings, default_settings, tune, write_svg  # noqa: PLC0415
 
-    flags = [argument for argument in arguments[1:] if argument != "--json"]
     try:
-        source = _simulation_source(arguments[0])
+        source = _simulation_source(name_or_file)
         settings = tyro.cli(
             TuneSettings,
             default=default_settings(source),
-            args=flags,
-            prog=f"headrace tune {arguments[0]}",
+            args=[flag for flag in flags if flag != "--json"],
+            prog=f"headrace tune {name_or_file}",
         )
         with open_progress(sys.stderr, source.name) as on_progress:
             findings = tune(source, settings, on_progress=on_progress)
@@ -252,7 +250,7 @@ def _tune(arguments: Sequence[str]) -> int:
             write_svg(findings, settings.tune.svg)
     except (HeadraceError, BaseExceptionGroup) as error:
         return _explain(error)
-    _show_findings(findings, as_json="--json" in arguments)
+    _show_findings(findings, as_json="--json" in flags)
     return 0
 
 
@@ -278,6 +276,29 @@ def _show_report(report: "Report", *, as_json: bool) -> None:
     from .simulate.show import as_text  # noqa: PLC0415
 
     Console().print(as_text(report))
+
+
+def _chat(model_or_run: str, flags: Sequence[str]) -> int:
+    import trio  # noqa: PLC0415
+    import tyro  # noqa: PLC0415
+
+    from .chat.conversation import ChatConfig  # noqa: PLC0415
+    from .chat.session import Terminal, chat, load_for_chat  # noqa: PLC0415
+
+    try:
+        config = tyro.cli(ChatConfig, args=list(flags), prog=f"headrace chat {model_or_run}")
+        policy = load_for_chat(model_or_run)
+        trio.run(chat, policy, config, Terminal(_read_line, _say))
+    except (HeadraceError, BaseExceptionGroup) as error:
+        return _explain(error)
+    return 0
+
+
+def _read_line() -> str | None:
+    try:
+        return input("> ")
+    except EOFError:
+        return None
 
 
 def _recipes() -> int:

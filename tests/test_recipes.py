@@ -77,7 +77,7 @@ def load(table):
         ("[run]\nview = 'loud'", r"run.view must be one of 'auto', 'live', 'plain', got 'loud'"),
         ("[text]\nwords = 'calculator'", r"text.words must be a list of text"),
         ("[text]\nwords = [1]", r"text.words must be text, got 1"),
-        ("[algorithm]\nclip_low = 'x'", r"algorithm.clip_low must be a number"),
+        ("[algorithm.clip]\nlow = 'x'", r"algorithm.clip.low must be a number"),
         ("[env]\nlatency = 3", r"env.latency must be a table, got 3"),
         ("run = 3", r"run must be a table"),
         ("[rollout]\ngroup_size = 1", r"group_size must be >= 2.*got 1"),
@@ -104,7 +104,7 @@ def test_a_wrong_value_is_named_with_file_key_range(text, message, tmp_path):
 
 
 def test_integers_are_numbers():
-    assert load({"algorithm": {"clip_low": 0}}).algorithm.clip_low == 0.0
+    assert load({"algorithm": {"clip": {"low": 0}}}).algorithm.clip.low == 0.0
 
 
 def test_an_unknown_name_or_file_names_the_known_ones(tmp_path):
@@ -133,7 +133,7 @@ def test_a_policy_without_sizes_of_its_own_gets_those_of_pretrained_ones():
 
 
 def test_a_recipe_made_for_a_policy_keeps_its_sizes(tmp_path):
-    text = '[policy]\npath = "a"\nhistory = "split"\n[sampler]\nrows = 3\n'
+    text = '[policy]\npath = "a"\nchat.history = "split"\n[sampler]\nrows = 3\n'
     recipe = load_recipe(write(tmp_path, text), policy="b")
-    assert (recipe.policy.path, recipe.policy.history) == ("b", "split")
+    assert (recipe.policy.path, recipe.policy.chat.history) == ("b", "split")
     assert recipe.sampler.rows == 3

@@ -74,8 +74,8 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(below)
     for key, value in above.items():
         inner = result.get(key)
-        both = isinstance(value, Mapping) and isinstance(inner, Mapping)
-        result[key] = _over(inner, value) if both else value
+        nested = isinstance(value, Mapping) and isinstance(inner, Mapping)
+        result[key] = _over(result[key], value) if nested else value
     return result
 
 

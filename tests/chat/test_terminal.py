@@ -7,7 +7,8 @@ import trio
 
 from headrace.envs import load_env
 from headrace.envs.messages import Message
-from headrace.pipeline.chat import ChatConfig, Conversation, Speaker, converse
+from headrace.pipeline.chat.conversation import ChatConfig, Conversation, Speaker
+from headrace.pipeline.chat.terminal import converse
 from headrace.pipeline.text.renderer import CharacterRenderer, TextConfig
 from headrace.pipeline.types import Completion, FinishReason
 

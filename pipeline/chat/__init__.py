@@ -1,0 +1,1 @@
+"""Talk to a policy: its own sampler and renderer, tools that are run, tokens on demand."""

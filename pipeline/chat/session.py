@@ -1,0 +1,99 @@
+"""A chat with a policy of this machine: loads it, compiles a sampler of one row, and talks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import jax
+import trio
+
+from ...envs.builtin import load_env
+from ...envs.tools import Tool
+from ..errors import ConfigError
+from ..models.model import decoder_model
+from ..policy import Policy, load_policy
+from ..policy.renderer import make_renderer
+from ..sampler.config import SamplerConfig
+from ..sampler.service import NativeSampler
+from .conversation import ChatConfig, Speaker
+from .terminal import converse
+
+POLICY_FOLDER = "policy"  # of a run directory
+
+PREFILL_TOKENS = 64
+DECODE_TOKENS = 8
+USUAL_STOP_IDS = 8
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """How the user is reached.
+
+    Attributes:
+      read: waits for a line; None at the end. Called in a thread.
+      write: shows a text.
+    """
+
+    read: Callable[[], str | None]
+    write: Callable[[str], None]
+
+
+def load_for_chat(model_or_run: str) -> Policy:
+    """Load the final policy of a run directory, or what `load_policy` loads.
+
+    Raises:
+      ConfigError: where there is none.
+    """
+    run = Path(model_or_run)
+    if (run / "summary.json").is_file() and not (run / POLICY_FOLDER).is_dir():
+        raise ConfigError(
+            f"the run in {run} has kept no policy; it must come to its end with "
+            "--run.save-policy True"
+        )
+    return load_policy(run / POLICY_FOLDER if (run / POLICY_FOLDER).is_dir() else model_or_run)
+
+
+def load_tools(names: tuple[str, ...]) -> dict[str, Tool]:
+    """Gather the tools of some environments, by name.
+
+    Raises:
+      ConfigError: for an unknown environment.
+    """
+    try:
+        specs = [load_env(name) for name in names]
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return {tool.name: tool for spec in specs for tool in spec.tools}
+
+
+async def chat(policy: Policy, config: ChatConfig, terminal: Terminal) -> None:
+    """Talk to a policy until the user has had enough.
+
+    Raises:
+      ConfigError: where the policy has no text side, or one that can't be used.
+    """
+    tools = load_tools(config.tools)
+    renderer = make_renderer(policy, tools.values(), config.template)
+    model = decoder_model(policy.config, policy.vocab_size)
+    sizes = SamplerConfig(
+        rows=1,
+        context_tokens=config.context_tokens,
+        decode_tokens=DECODE_TOKENS,
+        prefill_lanes=1,
+        prefill_tokens=PREFILL_TOKENS,
+        max_stop_ids=max(USUAL_STOP_IDS, len(renderer.stop_ids)),
+        weights=config.weights,
+    )
+    sampler = NativeSampler(sizes, model, decode_text=renderer.text)
+    terminal.write("(compiling)")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(sampler.serve)
+        await trio.to_thread.run_sync(sampler.compile)
+        convert = jax.jit(partial(model.sampler_params, weights=config.weights))
+        params = await sampler.device.run(partial(convert, policy.params))
+        await sampler.publish(params, 0)
+        terminal.write("(ready: say something, or /help)")
+        speaker = Speaker(renderer, sampler.sample, tools)
+        await converse(speaker, config, read=terminal.read, write=terminal.write)
+        nursery.cancel_scope.cancel()
