@@ -12,14 +12,10 @@ from typing import Any
 import jax
 
 from .device_thread import DeviceThread
+from .models.adapted import adapted_model, base_for_sampler
 from .models.config import StoredWeights
-from .models.lora import (
-    LoraConfig,
-    adapt,
-    base_for_sampler,
-    merged_for_sampler,
-    sampler_adapters,
-)
+from .models.lora import LoraConfig, adapt, sampler_adapters
+from .models.model import Model
 from .types import Sampler
 
 Params = Any
@@ -46,7 +42,7 @@ def compile_convert(convert: Convert, params: Params, frozen: Params | None = No
 
 
 def compile_lora_convert(
-    lora: LoraConfig, adapters: Params, base: Params, *, weights: StoredWeights
+    adapters: Params, base: Params, *, lora: LoraConfig, model: Model, weights: StoredWeights
 ) -> Convert:
     """Compile what turns trained adapters into the parameters that the sampler uses.
 
@@ -54,14 +50,15 @@ def compile_lora_convert(
     arrays, and a publish makes and moves only the adapters.
 
     Args:
-      lora: its `publish` decides; the sampler must be compiled for the same.
       base: frozen, see `models.frozen.freeze`.
+      lora: its `publish` decides.
+      model: the decoder without adapters; the sampler has `adapted_model(model, lora)`.
       weights: how the sampler stores its own.
     """
     if lora.publish == "merged":
-        to_merged = partial(merged_for_sampler, config=lora, weights=weights)
-        return compile_convert(to_merged, adapters, base)
-    served = jax.jit(partial(base_for_sampler, weights=weights))(base)
+        whole = adapted_model(model, lora)
+        return compile_convert(partial(whole.sampler_params, weights=weights), adapters, base)
+    served = jax.jit(partial(base_for_sampler, model=model, weights=weights))(base)
     convert = compile_convert(partial(sampler_adapters, weights=weights), adapters)
 
     def beside_base(adapters: Params) -> Params:

@@ -10,7 +10,7 @@ Reference: Hu et al., LoRA (2021), section 4.1; Kalajdzievski, rsLoRA (2023), eq
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -23,9 +23,7 @@ from .config import StoredWeights
 from .frozen import INPUT_AXES, StoredBase, stack_shape, thaw
 from .matrices import Adapted
 from .parameters import Params
-from .quantize import activations_dtype, sampler_params
-
-Forward = Callable[..., tuple[jax.Array, Any]]
+from .quantize import activations_dtype
 
 # What the sampler gets: whole weights, or the adapters, beside a base that it already has.
 Published = Literal["merged", "adapters"]
@@ -106,7 +104,9 @@ def init_lora(key: jax.Array, params: Params, config: LoraConfig) -> Params:
     Raises:
       ConfigError: where no matrix has a matching name.
     """
-    shapes = {name: stack_shape(params["layers"][name]) for name in targets(params, config)}
+    shapes = {
+        name: stack_shape(params["layers"][name]) for name in targets(params["layers"], config)
+    }
     halves = {name: _adapter_shapes(name, shape, config.rank) for name, shape in shapes.items()}
     # One generator for all, as in `parameters.init`.
     ends = list(itertools.accumulate(math.prod(into) for into, _ in halves.values()))
@@ -122,13 +122,13 @@ def init_lora(key: jax.Array, params: Params, config: LoraConfig) -> Params:
     return {"layers": layers}
 
 
-def targets(params: Params, config: LoraConfig) -> list[str]:
-    """Name the matrices of the layers that are adapted.
+def targets(names: Iterable[str], config: LoraConfig) -> list[str]:
+    """Say which of a layer's arrays are adapted, by their names.
 
     Raises:
       ConfigError: where there is none.
     """
-    known = [name for name in params["layers"] if name in INPUT_AXES]
+    known = [name for name in names if name in INPUT_AXES]
     pattern = re.compile(config.targets)
     found = [
         name for name in known if pattern.fullmatch(name) or pattern.fullmatch(f"layers.{name}")
@@ -160,20 +160,6 @@ def adapt(base: Params, adapters: Params, config: LoraConfig) -> Params:
     return base | {"layers": [adapted(*both) for both in zip(layers, pairs, strict=True)]}
 
 
-def forward_adapted(
-    params: tuple[Params, Params], *rows: jax.Array, forward: Forward, config: LoraConfig
-) -> tuple[jax.Array, Any]:
-    """Run a model with adapters: bind the keywords, and it is a learner's `forward`.
-
-    Args:
-      params: adapters and base, as a learner with frozen parameters gives them.
-      rows: tokens, positions and segment ids.
-      forward: the model's own, of `decoder`.
-    """
-    adapters, base = params
-    return forward(adapt(base, adapters, config), *rows)
-
-
 def merge(base: Params, adapters: Params, config: LoraConfig) -> Merged:
     """Add the adapters' changes to the base, in float32; pure.
 
@@ -195,19 +181,6 @@ def merge(base: Params, adapters: Params, config: LoraConfig) -> Merged:
 def unmerge(merged: Merged) -> Params:
     """Take the adapters off again: the base, bit for bit, and stored as it was."""
     return merged.base
-
-
-def merged_for_sampler(
-    params: tuple[Params, Params], *, config: LoraConfig, weights: StoredWeights = "float32"
-) -> Params:
-    """Turn adapters and base into plain parameters of the sampler; pure."""
-    adapters, base = params
-    return sampler_params(merge(base, adapters, config).params, weights)
-
-
-def base_for_sampler(base: Params, weights: StoredWeights = "float32") -> Params:
-    """Turn the base alone into the sampler's parameters, for adapters beside it; pure."""
-    return sampler_params(thaw(base), weights)
 
 
 def sampler_adapters(adapters: Params, weights: StoredWeights = "float32") -> Params:

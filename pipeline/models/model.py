@@ -49,6 +49,14 @@ class ForwardCached(Protocol):
         ...
 
 
+class SamplerParams(Protocol):
+    """From the learner's parameters to those of the sampler, which stores them as `weights`."""
+
+    def __call__(self, params: Tree, /, weights: StoredWeights) -> Tree:
+        """Return copies."""
+        ...
+
+
 @dataclass(frozen=True)
 class AttentionShape:
     """What a cache, and a kernel that reads it, must know of a model's attention.
@@ -121,7 +129,7 @@ class Model:
     init: Callable[[jax.Array], Tree]
     forward: Forward
     cached: Cached | None = None
-    sampler_params: Callable[[Tree, StoredWeights], Tree] = cast
+    sampler_params: SamplerParams = cast
     sampler_axes: Callable[[StoredWeights], Tree] | None = None
     cut: Mapping[str, int] = field(default_factory=dict)
 

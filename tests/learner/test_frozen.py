@@ -14,10 +14,11 @@ from headrace.pipeline.algorithms.losses import AlgorithmConfig, grpo_loss
 from headrace.pipeline.device_thread import DeviceThread
 from headrace.pipeline.learner import init_state, train_step
 from headrace.pipeline.learner.service import Learner, UpdateRule
+from headrace.pipeline.models.adapted import forward_adapted
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.decoder import forward
 from headrace.pipeline.models.frozen import freeze, thaw
-from headrace.pipeline.models.lora import LoraConfig, forward_adapted, init_lora, merge
+from headrace.pipeline.models.lora import LoraConfig, init_lora, merge
 from headrace.pipeline.models.parameters import init
 from tests.learner.toy import VOCAB, quick_jit, toy_batch, toy_items
 

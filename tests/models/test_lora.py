@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import ConfigError
+from headrace.pipeline.models.adapted import forward_adapted
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.decoder import forward
 from headrace.pipeline.models.frozen import INPUT_AXES, freeze
 from headrace.pipeline.models.lora import (
     LoraConfig,
     adapt,
-    forward_adapted,
     init_lora,
     merge,
     sampler_adapters,
@@ -180,7 +180,7 @@ def test_published_adapters_are_small_and_of_the_samplers_type(params, adapters)
     ],
 )
 def test_a_pattern_matches_whole_names(params, pattern, expected):
-    found = targets(params, LoraConfig(rank=1, targets=pattern))
+    found = targets(params["layers"], LoraConfig(rank=1, targets=pattern))
     assert sorted(found) == sorted(expected)
 
 
