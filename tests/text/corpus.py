@@ -6,6 +6,7 @@ have them, so that a marker that a model spelled with ordinary tokens stays ordi
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -118,6 +119,8 @@ class StandIn:
     def __init__(self, specials: Sequence[str]) -> None:
         self.specials = {text: 256 + place for place, text in enumerate(specials)}
         self.vocab_size = 256 + len(specials)
+        longest_first = sorted(map(re.escape, specials), key=len, reverse=True)
+        self._split = re.compile(f"({'|'.join(longest_first)})").split
 
     def token_bytes(self, index: int) -> bytes:
         """Return the bytes of a token; IndexError for an unknown id, as a list would."""
@@ -132,12 +135,20 @@ class StandIn:
     def markup(self, text: str) -> list[int]:
         """Return the ids of a text in which special tokens stand by name."""
         ids: list[int] = []
-        at = 0
-        while at < len(text):
-            found = max((name for name in self.specials if text.startswith(name, at)), default="")
-            ids += [self.specials[found]] if found else self.plain(text[at])
-            at += len(found) or 1
+        for piece in self._split(text):
+            found = self.specials.get(piece)
+            ids += self.plain(piece) if found is None else [found]
         return ids
+
+
+# One vocabulary for all formats, in which each marker that is a token somewhere is one.
+EVERYTHING = StandIn(
+    sorted(
+        {text for _, table in SPECIALS for text in table}
+        | {stop for chosen in FORMATS.values() for stop in chosen.stops}
+        | {"<|tool_call_start|>", "<|tool_call_end|>"}
+    )
+)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from canitoolcall.results import Observation, Status
 from headrace.pipeline.text.toolcalls import (
     FORMATS,
     CallEvent,
+    Event,
     Format,
     ParsedTurn,
     TextEvent,
@@ -111,36 +112,28 @@ def test_what_was_cut_off_or_malformed_leaves_a_trace() -> None:
             assert turn.calls or turn.content or turn.reasoning, case.fixture.id
 
 
-def test_chunks_change_nothing() -> None:
-    """Law: any split of the ids gives the same turn."""
+def test_chunks_change_nothing_and_events_add_up() -> None:
+    """Law: any split of the ids gives the same turn, and its events are the turn."""
     rng = random.Random(0)
     for case in CASES:
         parser = ToolCallParser(
             case.format, case.tokenizer, case.fixture.tools, prompt=case.prompt
         )
-        parser.feed(case.ids)
-        whole = parser.finish(case.finish)
         longest, at = rng.choice((1, 4, 40)), 0
+        events: list[Event] = []
         while at < len(case.ids):
             size = rng.randint(1, longest)
-            parser.feed(case.ids[at : at + size])
+            events += parser.feed(case.ids[at : at + size])
             at += size
-        assert parser.finish(case.finish) == whole, case.fixture.id
-
-
-def test_events_add_up_to_the_turn() -> None:
-    for case in (case for case in CASES if len(case.ids) < 500):
-        parser = ToolCallParser(
-            case.format, case.tokenizer, case.fixture.tools, prompt=case.prompt
-        )
-        events = [event for index in case.ids for event in parser.feed([index])]
         turn = parser.finish(case.finish)
-        events += turn.last_events
-        texts = {"reasoning": "", "content": ""}
-        for event in events:
-            if isinstance(event, TextEvent):
-                texts[event.kind] += event.text
-        calls = tuple(event.call for event in events if isinstance(event, CallEvent))
-        assert texts["reasoning"].strip() == turn.reasoning
-        assert texts["content"].strip() == turn.content
-        assert calls == turn.calls
+        assert turn == parse(case), case.fixture.id
+        assert sum_up([*events, *turn.last_events]) == turn, case.fixture.id
+
+
+def sum_up(events: Sequence[Event]) -> ParsedTurn:
+    texts = {"reasoning": "", "content": ""}
+    for event in events:
+        if isinstance(event, TextEvent):
+            texts[event.kind] += event.text
+    calls = tuple(event.call for event in events if isinstance(event, CallEvent))
+    return ParsedTurn(texts["reasoning"].strip(), texts["content"].strip(), calls)

@@ -77,7 +77,7 @@ class Header:
     Attributes:
       start: begins a header; a turn begins inside of one.
       message: ends it; the message follows.
-      ends: each ends a message.
+      ends: each ends a message; only the first of them ends reasoning.
       read: says what a header announces, and the tool where that is a call.
     """
 

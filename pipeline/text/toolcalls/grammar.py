@@ -74,7 +74,7 @@ class Grammar:
         self.header = Scanner([header.message, *starts, *ends]) if header else Scanner(())
         self._reasoning = {
             closes: Scanner([*closes, *self.openers])
-            for closes in (ends, *(markers[1:] for markers in translated.reasoning))
+            for closes in (ends[:1], *(markers[1:] for markers in translated.reasoning))
         }
         spans = (*translated.calls, self.message_span)
         self._calls = {

@@ -191,7 +191,7 @@ class Header:
         kind, name = self._read()
         span = self._machine.grammar.message_span
         if kind == "reasoning":
-            return Reasoning(self._machine, span.closes)
+            return Reasoning(self._machine, span.closes[:1])
         if kind == "content":
             return Content(self._machine)
         header = MessageHeader(name, "".join(self._pieces) + marker, self._start)
