@@ -203,10 +203,10 @@ def _readable(group: TrajectoryGroup, trajectory: Trajectory, batch: int) -> Map
         "stop_reason": trajectory.stop_reason.value,
         "policy_versions": [trajectory.oldest_version, trajectory.newest_version],
         "lag": batch - trajectory.oldest_version,
-        "tokens": len(trajectory.tokens),
-        "sampled_tokens": int(trajectory.loss_mask.sum()),
+        "tokens": sum(len(sample.tokens) for sample in trajectory.samples),
+        "sampled_tokens": sum(int(sample.loss_mask.sum()) for sample in trajectory.samples),
         "seconds": round(trajectory.seconds, 4),
-        "turns": _turns(trajectory),
+        "turns": [turn for sample in trajectory.samples for turn in _turns(sample)],
         "messages": [
             {"role": message.role, "content": message.content} for message in trajectory.messages
         ],
@@ -216,7 +216,7 @@ def _readable(group: TrajectoryGroup, trajectory: Trajectory, batch: int) -> Map
 def _turns(trajectory: Trajectory) -> list[list[float]]:
     """Return [sampled tokens, observed tokens, seconds of the environment] of every turn.
 
-    The tokens before the first turn are the rest. `simulate.trace` reads this.
+    The tokens before a sample's first turn are the rest. `simulate.trace` reads this.
     """
     turns = trajectory.turns
     next_starts = [*(turn.start for turn in turns[1:]), len(trajectory.tokens)]

@@ -8,7 +8,8 @@ import enum
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -183,7 +184,11 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """The token-exact record of one episode.
+    """The token-exact record of one episode, or of a part of one.
+
+    Where a chat format rewrites what was said, an episode goes on in a new sample, whose prompt
+    is the rewritten conversation: then the trajectory is the last sample, with the others in
+    `earlier`. All have the episode's reward.
 
     Attributes:
       tokens: i32[T].
@@ -197,6 +202,7 @@ class Trajectory:
       reward: their sum, what training uses.
       info: the environment's last measurements.
       messages: for people; training uses the tokens.
+      earlier: the episode's samples before this one, in order; they have none themselves.
 
     Raises:
       ValueError: where lengths disagree, or the mask, logprobs, versions and turns do, or
@@ -214,6 +220,7 @@ class Trajectory:
     info: Mapping[str, float] = field(default_factory=dict)
     messages: tuple[Message, ...] = ()
     seconds: float = 0.0
+    earlier: "tuple[Trajectory, ...]" = ()
 
     def __post_init__(self) -> None:
         lengths = {
@@ -230,6 +237,8 @@ class Trajectory:
         self._check_sampled(self.loss_mask)
         if self.turns:
             self._check_turns(self.loss_mask.tobytes())
+        if self.earlier:
+            self._check_samples()
 
     # `count_nonzero` takes a third of the time of `any` and `all`, and every trajectory pays it.
 
@@ -262,9 +271,28 @@ class Trajectory:
         if spans != mask:
             raise ValueError(f"turns must span exactly the sampled tokens, got {self.turns}")
 
+    def _check_samples(self) -> None:
+        if any(sample.earlier for sample in self.earlier):
+            raise ValueError("an earlier sample has earlier samples itself")
+        for before, after in pairwise((*self.earlier, replace(self, earlier=()))):
+            if before.newest_version > after.oldest_version:
+                raise ValueError("the policy versions of an episode's samples must not fall")
+            if before.reward != after.reward:
+                raise ValueError(
+                    "all samples of an episode must have its reward, got "
+                    f"{before.reward} and {after.reward}"
+                )
+
+    @property
+    def samples(self) -> "tuple[Trajectory, ...]":
+        """All samples of the episode in order, this one last."""
+        return (*self.earlier, self)
+
     @property
     def oldest_version(self) -> int:
         """The oldest policy version among the sampled tokens: the first one's."""
+        if self.earlier:
+            return self.earlier[0].oldest_version
         return int(self.policy_versions[self.loss_mask.argmax()])
 
     @property

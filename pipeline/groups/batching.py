@@ -1,7 +1,8 @@
 """Whole groups become one packed batch with advantages.
 
 A group's advantages depend on its own rewards only, so neither the batch's other groups nor the
-packing changes them; every token of every group is in the batch exactly once.
+packing changes them; every token of every group is in the batch exactly once. The samples of one
+episode are sequences of their own with the episode's advantage.
 """
 
 import statistics
@@ -89,9 +90,10 @@ def form_batch(
     scale = batch_scale(np.concatenate(advantages)) if normalize_batch else 1.0
     oldest = NO_VERSION if max_lag is None else batch - max_lag
     items = [
-        _pack_item(trajectory, value / scale, oldest=oldest)
+        _pack_item(sample, value / scale, oldest=oldest)
         for group, values in zip(groups, advantages, strict=True)
         for trajectory, value in zip(group.trajectories, values, strict=True)
+        for sample in trajectory.samples
     ]
     microbatches, rows, row_tokens = shape
     packed = pack(items, microbatches=microbatches, rows=rows, row_tokens=row_tokens)
@@ -130,8 +132,9 @@ def _describe(
     trained = [max(group.oldest_version, oldest) for group in groups]
     lags = [lag(version, batch) for version in trained]
     in_flight = [g.newest_version - first for g, first in zip(groups, trained, strict=True)]
-    tokens = sum(len(trajectory.tokens) for trajectory in trajectories)
-    sampled = sum(int(np.count_nonzero(trajectory.loss_mask)) for trajectory in trajectories)
+    samples = [sample for trajectory in trajectories for sample in trajectory.samples]
+    tokens = sum(len(sample.tokens) for sample in samples)
+    sampled = sum(int(np.count_nonzero(sample.loss_mask)) for sample in samples)
     in_loss = int(packed.loss_mask.sum())
     _, rows, row_tokens = packed.tokens.shape
     return BatchStatistics(

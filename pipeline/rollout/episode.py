@@ -7,11 +7,13 @@ was opened is closed, whatever happens; one that fails to close is a failure too
 it said can't be trusted.
 """
 
+import hashlib
 import math
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
@@ -175,11 +177,11 @@ class Episode:
             finish = await self._act()
             if finish is not FinishReason.STOP:
                 return self._finish(self._why_cut())
-            result, ids = await self._answer(env)
+            result, read = await self._answer(env)
             if result.terminated or result.truncated:
                 over = StopReason.TERMINATED if result.terminated else StopReason.TRUNCATED
                 return self._finish(over)
-            if turn + 1 < self._config.max_turns and not self._observe(ids):
+            if turn + 1 < self._config.max_turns and not self._observe(read):
                 return self._finish(StopReason.MAX_TOKENS)
         return self._finish(StopReason.MAX_TURNS)
 
@@ -221,29 +223,37 @@ class Episode:
             tokens=self._record.tokens,
             max_tokens=min(self._config.max_turn_tokens, room),
             stop_ids=self._rollout.renderer.stop_ids,
-            key=self._identity.key,
+            key=_sample_key(self._identity.key, self._record.samples),
             temperature=self._config.temperature,
             priority=self._identity.priority,
             version=self._identity.version,
         )
 
-    async def _answer(self, env: Env) -> tuple[StepResult, list[int]]:
+    async def _answer(self, env: Env) -> tuple[StepResult, "_Reading"]:
         """Let the environment answer the turn sampled last; return its answer, also as ids."""
         message = self._rollout.renderer.parse(self._record.last_turn_tokens)
         self._record.say([message])
         began = self._work.call("environment step", _ENV, self._config.env_deadline_seconds)
         result = _checked(await env.step(message))
         over = result.terminated or result.truncated
-        ids = [] if over else self._rollout.renderer.delta(result.messages)
+        read = _Reading([]) if over else self._render(result.messages)
         self._work.returned()
         self._record.answered(result, env_seconds=trio.current_time() - began)
-        return result, ids
+        return result, read
 
-    def _observe(self, ids: list[int]) -> bool:
+    def _render(self, messages: Sequence[Message]) -> "_Reading":
+        renderer, record = self._rollout.renderer, self._record
+        rewritten = renderer.rewritten(record.tokens, [*record.messages, *messages])
+        if rewritten is None:
+            return _Reading(renderer.delta(messages))
+        return _Reading(rewritten, begins_sample=True)
+
+    def _observe(self, read: "_Reading") -> bool:
         """Append what the policy reads next; false if no token could be sampled after it."""
-        if len(self._record) + len(ids) >= self._config.max_tokens:
+        before = 0 if read.begins_sample else len(self._record)
+        if before + len(read.ids) >= self._config.max_tokens:
             return False
-        self._record.observe(ids)
+        (self._record.begin_sample if read.begins_sample else self._record.observe)(read.ids)
         return True
 
     def _why_cut(self) -> StopReason:
@@ -256,6 +266,22 @@ class Episode:
         trajectory = self._record.finish(reason, seconds=now - self._began)
         self._work.returned()
         return trajectory
+
+
+class _Reading(NamedTuple):
+    """What the policy reads next: after what it has read and said, or instead of it."""
+
+    ids: list[int]
+    begins_sample: bool = False
+
+
+def _sample_key(key: tuple[int, int], sample: int) -> tuple[int, int]:
+    """Return the random key of an episode's sample, counted from 1: law 18 for positions."""
+    if sample == 1:
+        return key
+    digest = hashlib.blake2b(struct.pack("<2IQ", *key, sample), digest_size=8).digest()
+    high, low = struct.unpack("<II", digest)
+    return high, low
 
 
 def _checked(result: StepResult) -> StepResult:

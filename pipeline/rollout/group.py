@@ -93,7 +93,7 @@ class Flight:
             del self.running[episode]
         if isinstance(outcome, Trajectory):
             self.trajectories += 1
-            self.turns += len(outcome.turns)
+            self.turns += sum([len(sample.turns) for sample in outcome.samples])
         elif outcome.kind is not FailureKind.CANCELLED:
             self.failures[str(outcome.kind)] += 1
         return outcome

@@ -8,7 +8,7 @@ rollout code in between is the real one.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
@@ -110,7 +110,7 @@ class CountingRenderer:
         tokens, length = map(int, messages[0].content.split())
         return [*[_FILL_ID] * (tokens - 1), length]
 
-    def rewritten(self, ids: Sequence[int], messages: Sequence[Message]) -> None:
+    def rewritten(self, ids: Iterable[int], messages: Sequence[Message]) -> None:
         """Return None: nothing is rewritten."""
 
     def turn(self, message: Message) -> list[int]:

@@ -5,7 +5,7 @@ delta(answer)` is the next request, whatever was sampled; for a turn in its cano
 it equals `prompt(first + turn + answer)`. Model output is never decoded and encoded again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -50,7 +50,7 @@ class Renderer(Protocol):
         """
         ...
 
-    def rewritten(self, ids: Sequence[int], messages: Sequence[Message]) -> list[int] | None:
+    def rewritten(self, ids: Iterable[int], messages: Sequence[Message]) -> list[int] | None:
         """Return the ids of a whole conversation where `delta` must not go on from `ids`.
 
         That is where the format has changed what was said before, and is asked to.
@@ -163,7 +163,7 @@ class CharacterRenderer:
         ids.append(self._roles["assistant"])
         return ids
 
-    def rewritten(self, ids: Sequence[int], messages: Sequence[Message]) -> None:
+    def rewritten(self, ids: Iterable[int], messages: Sequence[Message]) -> None:
         """Return None: this format changes nothing that was said."""
 
     def turn(self, message: Message) -> list[int]:

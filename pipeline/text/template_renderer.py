@@ -6,7 +6,7 @@ unless `history` is "split": then as the prompt of a new sample.
 """
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,7 +136,7 @@ class TemplateRenderer:
         closing = self._chat.said.token
         return self._ids(closing + closed[len(opening) :])[1:]
 
-    def rewritten(self, ids: Sequence[int], messages: Sequence[Message]) -> list[int] | None:
+    def rewritten(self, ids: Iterable[int], messages: Sequence[Message]) -> list[int] | None:
         """Return the whole conversation's ids where its template has changed what `ids` say.
 
         Args:
@@ -152,7 +152,7 @@ class TemplateRenderer:
         whole = self._chat.writer.write(messages, generate=True)
         new = messages[said:]
         after = self._chat.after(new).removeprefix(self._chat.closing(new).token)
-        if lift(whole).text == self._tokenizer.decode(ids) + lift(after).text:
+        if lift(whole).text == self._tokenizer.decode(list(map(int, ids))) + lift(after).text:
             return None
         return None if self._keeps(messages[:said], whole, after) else self._ids(whole)
 
