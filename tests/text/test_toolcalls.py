@@ -202,6 +202,14 @@ def test_a_quote_that_is_never_closed_costs_its_own_call_only() -> None:
     assert brief(parse("hermes", f"a{broken}b{right}c", "length")) == [("unclosed", "")]
 
 
+def test_a_quote_that_is_never_closed_leaves_the_section_of_calls_open() -> None:
+    broken = CALL.replace("{}", '{"a": "}')
+    text = "<｜tool▁calls▁begin｜>" + broken + CALL + "<｜tool▁calls▁end｜>ok"
+    turn = parse("deepseek_v31", text)
+    assert brief(turn) == [("malformed", ""), ("ok", "add")]
+    assert turn.content == "ok"
+
+
 def test_an_opener_outside_of_quotes_ends_the_call_before_it() -> None:
     text = '<tool_call>{"name": "add"\n<tool_call>{"name": "add", "arguments": {}}</tool_call>'
     assert brief(parse("hermes", text)) == [("unclosed", ""), ("ok", "add")]
@@ -275,6 +283,22 @@ def test_a_parser_begins_anew_after_each_turn() -> None:
         assert parser.finish("stop") == ParsedTurn(content="c")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gemma4", "<|tool_call>call:f{a:" + "[" * 99 + "]" * 99 + "}<tool_call|>"),
+        ("llama_pythonic", "[f(a=" + "[" * 98 + "]" * 98 + ")]"),
+        ("mistral_v11", '[TOOL_CALLS]f[ARGS]{"a": ' + "[" * 99 + "]" * 99 + "}"),
+    ],
+)
+def test_the_deepest_calls_that_may_be_allowed(name: str, text: str) -> None:
+    for depth, status in ((100, "ok"), (64, "over_limit")):
+        limits = CallLimits(max_depth=depth)
+        parser = ToolCallParser(FORMATS[name], EVERYTHING, limits=limits)
+        parser.feed(EVERYTHING.markup(text))
+        assert [call.status for call in parser.finish("stop").calls] == [status]
+
+
 def test_limits() -> None:
     call = '<tool_call>{"name": "add", "arguments": {"a": [[1]]}}</tool_call>'
     ids = EVERYTHING.markup(call * 3)
@@ -289,7 +313,7 @@ def test_limits() -> None:
     assert statuses(max_depth=3) == ["over_limit"] * 3  # the call is an object of an object
     assert statuses(max_depth=4) == ["ok"] * 3
     assert statuses(max_characters=len(call) - 24) == ["over_limit"] * 3
-    with pytest.raises(ConfigError, match="max_depth must be 1 to 200, got 0"):
+    with pytest.raises(ConfigError, match="max_depth must be 1 to 100, got 0"):
         CallLimits(max_depth=0)
 
 

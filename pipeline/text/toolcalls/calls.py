@@ -39,7 +39,7 @@ class Call:
         span: Span,
         after: State,
         *,
-        header: "MessageHeader | None" = None,
+        header: MessageHeader | None = None,
         misplaced: bool = False,
     ) -> None:
         """Args:
@@ -149,7 +149,7 @@ class Call:
         self._report([fault.draft()], closer)
         self._machine.literal = True
         place = self._start + len(self._opening) + length + len(closer)
-        return Leftover(place, rest)
+        return Leftover(place, rest, self._after)
 
     def _unclosed(self) -> Draft:
         closes = self._machine.grammar.symbols.text("".join(self._span.closes[:1]))

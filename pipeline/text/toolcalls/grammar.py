@@ -52,37 +52,20 @@ class Grammar:
 
     def __init__(self, chosen: Format, tokenizer: TokenTable) -> None:
         self.symbols = Symbols(tokenizer.specials, chosen.markers())
-        self.format = translated = _translate(chosen, self.symbols)
-        header, section = translated.header, translated.section or ()
-        starts = (header.start,) if header else ()
-        ends = header.ends if header else ()
-        opens = tuple(span.open for span in translated.calls)
+        self.format = _translate(chosen, self.symbols)
+        header, section = self.format.header, self.format.section or ()
+        starts, ends = ((header.start,), header.ends) if header else ((), ())
+        opens = [span.open for span in self.format.calls]
         self.message_span = Span(open="", closes=ends, at_end=True)
         self.openers = (*opens, *section[:1], *starts)
-        unkept = (span.open for span in translated.calls if not span.kept)
+        unkept = (span.open for span in self.format.calls if not span.kept)
         self.interrupters = (*unkept, *section, *starts)
-        self.content = Scanner(
-            [
-                *self.openers,
-                *section,
-                *ends,
-                *translated.dropped,
-                *(m[0] for m in translated.reasoning),
-            ]
-        )
+        thoughts = [markers[0] for markers in self.format.reasoning]
+        self.content = Scanner([*self.openers, *section, *ends, *thoughts, *self.format.dropped])
         self.section = Scanner([*opens, *section])
-        self.header = Scanner([header.message, *starts, *ends]) if header else Scanner(())
-        self._reasoning = {
-            closes: Scanner([*closes, *self.openers])
-            for closes in (ends[:1], *(markers[1:] for markers in translated.reasoning))
-        }
-        spans = (*translated.calls, self.message_span)
-        self._calls = {
-            (span, name): Scanner(self._call_markers(span, mode))
-            for span in spans
-            for name, mode in translated.modes.items()
-        }
-        self._literal = {span: Scanner([*span.closes, *self.interrupters]) for span in spans}
+        self.header = Scanner([header.message, *starts, *ends] if header else [])
+        self._reasoning = self._reasoning_scanners()
+        self._calls, self._literal = self._call_scanners()
 
     def reasoning(self, closes: tuple[str, ...]) -> Scanner:
         """Return what to search for in reasoning that one of some markers ends."""
@@ -92,9 +75,21 @@ class Grammar:
         """Return what to search for inside a call."""
         return self._literal[span] if literal else self._calls[span, mode]
 
-    def _call_markers(self, span: Span, mode: Mode) -> list[str]:
-        edges = [edge.marker for edge in mode.edges]
-        return [*edges, *(span.closes or self.interrupters), *self.interrupters]
+    def _reasoning_scanners(self) -> dict[tuple[str, ...], Scanner]:
+        closes = {markers[1:] for markers in self.format.reasoning}
+        if self.format.header:
+            closes.add(self.format.header.ends[:1])
+        return {each: Scanner([*each, *self.openers]) for each in closes}
+
+    def _call_scanners(self) -> tuple[dict[tuple[Span, str], Scanner], dict[Span, Scanner]]:
+        calls, literal = {}, {}
+        for span in (*self.format.calls, self.message_span):
+            ends = [*span.closes, *self.interrupters]
+            literal[span] = Scanner(ends)
+            for name, mode in self.format.modes.items():
+                edges = [edge.marker for edge in mode.edges]
+                calls[span, name] = Scanner([*edges, *ends])
+        return calls, literal
 
 
 def _translate(chosen: Format, symbols: Symbols) -> Format:

@@ -32,14 +32,6 @@ class CallEvent:
 Event = TextEvent | CallEvent
 
 
-@dataclass(frozen=True)
-class Leftover:
-    """Symbols that must be read once more, and their place in the turn."""
-
-    place: int
-    symbols: str
-
-
 class State(Protocol):
     """One state; what it returns is the next one, which may be the same."""
 
@@ -56,14 +48,28 @@ class State(Protocol):
         """Take the marker at `machine.place`; return also how many symbols of it are used up."""
         ...
 
-    def end(self, *, truncated: bool) -> Leftover | None:
+    def end(self, *, truncated: bool) -> "Leftover | None":
         """Take the end of the turn."""
         ...
 
 
+@dataclass(frozen=True)
+class Leftover:
+    """Symbols that must be read once more.
+
+    Attributes:
+      place: of the first of them in the turn.
+      state: reads them.
+    """
+
+    place: int
+    symbols: str
+    state: State
+
+
 @dataclass
 class Machine:
-    """Drives the states over symbols and collects what they report.
+    """What the states share: where they are, and what they have found.
 
     Attributes:
       token_span: from the places of symbols in the turn to tokens.
@@ -97,6 +103,8 @@ class Machine:
             return self.grammar.format.read(text, self.context)
         except CallFault as fault:
             return [fault.draft()]
+        except RecursionError:  # where little of the stack was left
+            return [CallFault("over_limit", "the call is nested too deep").draft()]
 
     def report(self, drafts: Sequence[Draft], raw: str, start: int) -> None:
         """Report the calls of one attempt.
@@ -121,7 +129,7 @@ class Machine:
 
 
 class Driver:
-    """Feeds a machine's states."""
+    """Feeds symbols to one state after the other."""
 
     def __init__(self, machine: Machine, state: State) -> None:
         self.machine = machine
@@ -145,15 +153,13 @@ class Driver:
             at = end
         self._buffer = buffer[at:]
 
-    def end(self, outside: Callable[[Machine], State], *, truncated: bool) -> None:
+    def end(self, *, truncated: bool) -> None:
         """Read the end of the turn, and once more what its end shows to mean something else.
 
         Args:
-          outside: makes the state in which symbols are read once more.
           truncated: the turn was cut off by a limit.
         """
         self.push("", final=True)
         while (left := self.state.end(truncated=truncated)) is not None:
-            self.machine.place = left.place
-            self.state = outside(self.machine)
+            self.machine.place, self.state = left.place, left.state
             self.push(left.symbols, final=True)

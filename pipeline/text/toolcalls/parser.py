@@ -17,7 +17,7 @@ from .format import Format
 from .grammar import Grammar
 from .machine import CallEvent, Driver, Event, Machine, TextEvent
 from .reading import CallLimits, Context
-from .states import first_state, outside
+from .states import first_state
 from .symbols import SymbolReader, TokenTable
 
 Finish = FinishReason | Literal["stop", "length"]
@@ -105,7 +105,7 @@ class ToolCallParser:
         """
         truncated = reason != FinishReason.STOP and self._held is None
         self._driver.push(self._reader.end())
-        self._driver.end(outside, truncated=truncated)
+        self._driver.end(truncated=truncated)
         last_events = tuple(self._take())
         turn = ParsedTurn(
             "".join(self._texts["reasoning"]).strip(),

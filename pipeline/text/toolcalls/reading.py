@@ -8,7 +8,7 @@ fault.
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ class CallLimits:
     def __post_init__(self) -> None:
         check(self.max_characters >= 1, "max_characters", self.max_characters, ">= 1")
         check(self.max_calls >= 0, "max_calls", self.max_calls, ">= 0")
-        check(1 <= self.max_depth <= 200, "max_depth", self.max_depth, "1 to 200")
+        check(1 <= self.max_depth <= 100, "max_depth", self.max_depth, "1 to 100")
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,10 @@ class CallFault(Exception):
         self.status: CallStatus = status
         self.problem = problem
         self.name = name
+
+    def named(self, name: str) -> "CallFault":
+        """Return the fault with the name of the tool."""
+        return CallFault(self.status, self.problem, name)
 
     def draft(self) -> Draft:
         """Return the fault as a draft."""
@@ -159,26 +163,18 @@ def check_value(value: Any, limits: CallLimits, depth: int = 0) -> None:
         raise CallFault("invalid_json", "a string holds half a character (a lone surrogate)")
 
 
-def add_argument(arguments: dict[str, Any], key: str, value: Any) -> None:
-    """Add a named value.
+def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return pairs as a dict.
 
     Raises:
-      CallFault: where the name is taken.
+      CallFault: where a key is given twice.
     """
-    if key in arguments:
-        raise CallFault("duplicate_key", f"the key {_short(key)} is given twice")
-    arguments[key] = value
-
-
-def object_arguments(value: JSON, name: str) -> Mapping[str, Any]:
-    """Return a JSON value as named arguments.
-
-    Raises:
-      CallFault: where it is no object.
-    """
-    if not isinstance(value, dict):
-        raise CallFault("bad_arguments", "the arguments must be one JSON object", name)
-    return value
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise CallFault("duplicate_key", f"the key {_short(key)} is given twice")
+        made[key] = value
+    return made
 
 
 def required_name(name: str) -> str:
@@ -190,13 +186,6 @@ def required_name(name: str) -> str:
     if not (stripped := name.strip()):
         raise CallFault("missing_name", "the call names no tool")
     return stripped
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for key, value in pairs:
-        add_argument(made, key, value)
-    return made
 
 
 def _refuse_constant(text: str) -> None:
@@ -212,4 +201,4 @@ def _too_deep(limits: CallLimits) -> str:
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=unique, parse_constant=_refuse_constant)

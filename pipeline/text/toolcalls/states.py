@@ -114,7 +114,7 @@ class Reasoning:
         if not self._calls or self._machine.quarantine:
             return None
         self._machine.quarantine = True
-        return Leftover(self._place, "".join(self._calls))
+        return Leftover(self._place, "".join(self._calls), outside(self._machine))
 
 
 class Section:

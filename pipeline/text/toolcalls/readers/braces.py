@@ -4,6 +4,7 @@ Invariant: keys are bare or quoted, strings are quoted, and nothing is escaped.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from ..reading import (
@@ -11,10 +12,10 @@ from ..reading import (
     CallText,
     Context,
     Draft,
-    add_argument,
     check_value,
     required_name,
     strict_json,
+    unique,
 )
 
 QUOTE = '<|"|>'
@@ -36,7 +37,7 @@ def read_braces(call: CallText, context: Context) -> list[Draft]:
             raise CallFault("malformed", "the call goes on after its closing brace")
         check_value(arguments, context.limits)
     except CallFault as fault:
-        raise CallFault(fault.status, fault.problem, name) from None
+        raise fault.named(name) from None
     return [Draft(name, arguments)]
 
 
@@ -51,15 +52,18 @@ class _Cursor:
 
     def object(self, depth: int) -> dict[str, Any]:
         """Read `{key:value,…}`."""
-        made: dict[str, Any] = {}
         self._expect("{")
+        return unique(self._items(depth))
+
+    def _items(self, depth: int) -> Iterator[tuple[str, Any]]:
+        first = True
         while not self._take("}"):
-            if made:
+            if not first:
                 self._expect(",")
+            first = False
             key = self._key()
             self._expect(":")
-            add_argument(made, key, self._value(depth + 1))
-        return made
+            yield key, self._value(depth + 1)
 
     def _array(self, depth: int) -> list[Any]:
         made: list[Any] = []

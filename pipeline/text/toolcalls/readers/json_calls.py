@@ -13,7 +13,6 @@ from ..reading import (
     CallText,
     Context,
     Draft,
-    object_arguments,
     required_name,
     strict_json,
     strict_json_at,
@@ -67,10 +66,12 @@ def _object(text: str, context: Context, name: str, tail: str) -> Mapping[str, A
     try:
         value, end = strict_json_at(text, 0, context.limits)
     except CallFault as fault:
-        raise CallFault(fault.status, fault.problem, name) from None
+        raise fault.named(name) from None
     if not re.fullmatch(tail, text[end:]):
         raise CallFault("invalid_json", "the call goes on after the JSON object", name)
-    return object_arguments(value, name)
+    if not isinstance(value, dict):
+        raise CallFault("bad_arguments", "the arguments must be one JSON object", name)
+    return value
 
 
 def _values(text: str, context: Context, separator: str) -> list[JSON]:

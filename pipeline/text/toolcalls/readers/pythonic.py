@@ -13,8 +13,8 @@ from ..reading import (
     CallText,
     Context,
     Draft,
-    add_argument,
     check_value,
+    unique,
 )
 
 
@@ -49,13 +49,12 @@ def _draft(node: ast.expr, limits: CallLimits) -> Draft:
     if node.args or any(keyword.arg is None for keyword in node.keywords):
         problem = "arguments must be given by name"
         return Draft(name, status="bad_arguments", problem=problem)
-    arguments: dict[str, Any] = {}
     try:
-        for keyword in node.keywords:
-            add_argument(arguments, keyword.arg or "", _literal(keyword.value, limits))
+        pairs = ((each.arg or "", _literal(each.value, limits)) for each in node.keywords)
+        arguments = unique(pairs)
         check_value(arguments, limits)
     except CallFault as fault:
-        return Draft(name, status=fault.status, problem=fault.problem)
+        return fault.named(name).draft()
     return Draft(name, arguments)
 
 
@@ -77,10 +76,8 @@ def _literal(node: ast.expr, limits: CallLimits, depth: int = 1) -> Any:
     if isinstance(node, ast.List | ast.Tuple):
         return [_literal(item, limits, depth + 1) for item in node.elts]
     if isinstance(node, ast.Dict):
-        made: dict[str, Any] = {}
-        for key, value in zip(node.keys, node.values, strict=True):
-            add_argument(made, _key(key), _literal(value, limits, depth + 1))
-        return made
+        items = zip(node.keys, node.values, strict=True)
+        return unique((_key(key), _literal(value, limits, depth + 1)) for key, value in items)
     if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | None):
         return node.value
     raise CallFault("bad_arguments", "the arguments must be literals")

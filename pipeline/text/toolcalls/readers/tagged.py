@@ -5,7 +5,8 @@ value's tags is the value, character by character.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import starmap
 from typing import Any
 
 from ..coerce import coerce
@@ -14,9 +15,9 @@ from ..reading import (
     CallText,
     Context,
     Draft,
-    add_argument,
     required_name,
     strict_json,
+    unique,
 )
 
 # Possessive (`*+`), since runs of white space that two patterns could share cost quadratic time.
@@ -33,8 +34,7 @@ def read_function_tags(call: CallText, context: Context) -> list[Draft]:
     found = _FUNCTION.fullmatch(context.symbols.text(_outside(call)))
     if found is None or bool(found[2]) == call.opener.startswith("<function"):
         raise CallFault("malformed", "the call must be <function=NAME>…</function>")
-    name = required_name(found[1])
-    return [Draft(name, _typed(call, context, name, optional=True))]
+    return [_by_schema(call, context, found[1], optional=True)]
 
 
 def read_key_value_tags(call: CallText, context: Context) -> list[Draft]:
@@ -42,8 +42,7 @@ def read_key_value_tags(call: CallText, context: Context) -> list[Draft]:
     found = _NAME.fullmatch(context.symbols.text(_outside(call)))
     if found is None:
         raise CallFault("malformed", "only <arg_key> and <arg_value> may follow the name")
-    name = required_name(found[1])
-    return [Draft(name, _typed(call, context, name, optional=False))]
+    return [_by_schema(call, context, found[1], optional=False)]
 
 
 def read_invoke(call: CallText, context: Context) -> list[Draft]:
@@ -51,55 +50,58 @@ def read_invoke(call: CallText, context: Context) -> list[Draft]:
     found = _INVOKE.fullmatch(context.symbols.text(_outside(call)))
     if found is None or bool(found[2]) == call.closer.startswith("/"):
         raise CallFault("malformed", 'a call must begin with name="NAME"')
-    name = required_name(found[1])
-    arguments: dict[str, Any] = {}
-    for key, value in _fields(call, context, name, optional=False):
-        if (head := _PARAMETER.fullmatch(key)) is None:
+
+    def typed(head: str, value: str) -> tuple[str, Any]:
+        parameter = _PARAMETER.fullmatch(head)
+        if parameter is None:
             problem = 'a parameter must have name="KEY" string="true" or string="false"'
-            raise CallFault("malformed", problem, name)
-        _add(arguments, head[1], value, context, name, raw=head[2] == "true")
-    return [Draft(name, arguments)]
+            raise CallFault("malformed", problem)
+        raw = parameter[2] == "true"
+        return parameter[1], value if raw else strict_json(value, context.limits)
+
+    return [_draft(found[1], starmap(typed, _fields(call, context)))]
 
 
 def read_attributes(call: CallText, context: Context) -> list[Draft]:
     """Read `tool="NAME"` and arguments with `key="KEY" type="TYPE"`."""
     head, _, rest = _outside(call).partition(context.symbols.encode("<|sep|>"))
-    name = required_name(_attributes(context.symbols.text(head)).get("tool", ""))
+    name = _attributes(context.symbols.text(head)).get("tool", "")
     if rest.strip():
         raise CallFault("malformed", "only arguments may stand in a call", name)
-    arguments: dict[str, Any] = {}
-    for key, value in _fields(call, context, name, optional=False):
-        attributes = _attributes(key)
+
+    def typed(head: str, value: str) -> tuple[str, Any]:
+        attributes = _attributes(head)
         if not {"key", "type"} <= attributes.keys():
-            raise CallFault("malformed", 'an argument must have key="KEY" type="TYPE"', name)
+            raise CallFault("malformed", 'an argument must have key="KEY" type="TYPE"')
         raw = attributes["type"] == "string"
-        _add(arguments, attributes["key"], value, context, name, raw=raw)
-    return [Draft(name, arguments)]
+        return attributes["key"], value if raw else strict_json(value, context.limits)
+
+    return [_draft(name, starmap(typed, _fields(call, context)))]
 
 
-def _typed(call: CallText, context: Context, name: str, *, optional: bool) -> dict[str, Any]:
-    """Return the arguments with the types of the tool's schema."""
+def _by_schema(call: CallText, context: Context, name: str, *, optional: bool) -> Draft:
+    """Return the call with arguments of the types that the tool's schema names."""
+    name = name.strip()
     schema = context.parameters.get(name, {})
     properties = schema.get("properties") or {}
-    arguments: dict[str, Any] = {}
-    for text, value in _fields(call, context, name, optional=optional):
-        key = text.strip()
-        made = coerce(value, properties.get(key, {}), schema, context.limits)
-        _add(arguments, key, made, context, name, raw=True)
-    return arguments
+
+    def typed(head: str, value: str) -> tuple[str, Any]:
+        key = head.strip()
+        return key, coerce(value, properties.get(key, {}), schema, context.limits)
+
+    return _draft(name, starmap(typed, _fields(call, context, optional=optional)))
 
 
-def _add(
-    arguments: dict[str, Any], key: str, value: Any, context: Context, name: str, *, raw: bool
-) -> None:
+def _draft(name: str, pairs: Iterable[tuple[str, Any]]) -> Draft:
+    name = required_name(name)
     try:
-        add_argument(arguments, key, value if raw else strict_json(value, context.limits))
+        return Draft(name, unique(pairs))
     except CallFault as fault:
-        raise CallFault(fault.status, fault.problem, name) from None
+        raise fault.named(name) from None
 
 
 def _fields(
-    call: CallText, context: Context, name: str, *, optional: bool
+    call: CallText, context: Context, *, optional: bool = False
 ) -> Iterator[tuple[str, str]]:
     """Yield keys and values.
 
@@ -111,13 +113,13 @@ def _fields(
         text = context.symbols.text(symbols)
         if mode == "key":
             if key is not None and not optional:
-                raise CallFault("malformed", f"there is no value for {key.strip()!r}", name)
+                raise CallFault("malformed", f"there is no value for {key.strip()!r}")
             if key is not None:
                 yield key, ""
             key = text
         elif mode:
             if key is None:
-                raise CallFault("malformed", "there is a value without a key", name)
+                raise CallFault("malformed", "there is a value without a key")
             yield key, text
             key = None
 
