@@ -45,16 +45,16 @@ class ToolCallParser:
     """Parses turns of one format, one after the other, piece by piece.
 
     Example:
-      >>> from headrace.pipeline.text.character_tokenizer import CharacterTokenizer
+      >>> from types import SimpleNamespace
       >>> from headrace.pipeline.text.toolcalls import FORMATS
-      >>> tokenizer = CharacterTokenizer('abcdefghijklmnopqrstuvwxyz<>/_{}:", .!')
+      >>> marks = {"<tool_call>": 256, "</tool_call>": 257}
+      >>> tokenizer = SimpleNamespace(specials=marks, token_bytes=lambda index: bytes([index]))
       >>> parser = ToolCallParser(FORMATS["hermes"], tokenizer)
-      >>> text = 'hi! <tool_call>{"name": "add", "arguments": {}}</tool_call>'
-      >>> for index in tokenizer.encode(text):
+      >>> for index in [*b"hi! ", 256, *b'{"name": "add", "arguments": {}}', 257]:
       ...     events = parser.feed([index])
       >>> turn = parser.finish("stop")
       >>> turn.content, turn.calls[0].name, turn.calls[0].status, turn.calls[0].token_span
-      ('hi!', 'add', 'ok', (4, 59))
+      ('hi!', 'add', 'ok', (4, 38))
     """
 
     def __init__(
