@@ -78,6 +78,11 @@ class TemplateRenderer:
         return self._chat
 
     @property
+    def tokenizer(self) -> Tokenizer:
+        """The one that it was made with."""
+        return self._tokenizer
+
+    @property
     def vocab_size(self) -> int:
         """All ids are below this."""
         return self._tokenizer.vocab_size

@@ -39,7 +39,7 @@ def file_of(package: str, name: str) -> Path:
     """Return a file inside an installed package, or skip the test."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
-        pytest.skip(f"{package} is not installed")
+        pytest.skip(f"{package} is not installed", allow_module_level=True)
     return Path(spec.origin).parent / name
 
 
