@@ -87,7 +87,7 @@ class ToolCallParser:
     def feed(self, ids: Iterable[int]) -> list[Event]:
         """Take more ids of the turn; return what they made certain."""
         found = []
-        for index in ids:
+        for index in map(int, ids):
             if self._held is not None:
                 found.append(self._read(self._held))
             self._held = index if index in self._stop_ids else None

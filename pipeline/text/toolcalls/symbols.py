@@ -30,9 +30,12 @@ class TokenTable(Protocol):
 class Symbols:
     """The symbols of some markers under one tokenizer.
 
+    Attributes:
+      of_special: what each special token gives: its symbol, or its name where it means nothing.
+
     Example:
       >>> symbols = Symbols({"<a>": 7, "<b>": 8}, ["<a>", "</a>"])
-      >>> symbols.encode("<a></a>") == symbols.of_id[7] + "</a>"
+      >>> symbols.encode("<a></a>") == symbols.of_special[7] + "</a>"
       True
       >>> symbols.text(symbols.encode("<a></a>"))
       '<a></a>'
@@ -45,7 +48,9 @@ class Symbols:
         self._texts = {ord(symbol): text for text, symbol in self._symbols.items()}
         longest_first = sorted(map(re.escape, atoms), key=len, reverse=True)
         self._atom = re.compile("|".join(longest_first)) if atoms else None
-        self.of_id = {specials[text]: symbol for text, symbol in self._symbols.items()}
+        self.of_special = {
+            index: self._symbols.get(text, text) for text, index in specials.items()
+        }
 
     def encode(self, marker: str) -> str:
         """Return a marker as the symbols that its tokens give."""
@@ -72,8 +77,7 @@ class SymbolReader:
 
     def __init__(self, tokenizer: TokenTable, symbols: Symbols) -> None:
         self._tokenizer = tokenizer
-        names = {index: name for name, index in tokenizer.specials.items()}
-        self._specials = {**names, **symbols.of_id}
+        self._specials = symbols.of_special
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def read(self, index: int) -> str:
