@@ -67,9 +67,9 @@ def load_policy(
     settings = model.settings
     family = OWN if settings.get("model_type") == MODEL_TYPE else family_of(settings)
     config = family.config_from(settings)
-    vocab_size = _vocab_size(settings)
-    declared = declare(config, vocab_size)
     entries = _entries(family, config, model.tensors)
+    vocab_size = _vocab_size(settings, entries, model.tensors)
+    declared = declare(config, vocab_size)
     _check(model.tensors, entries, declared, family)
     shardings = _shardings(config, topology)
     params = load_params(model.tensors, entries, declared, shardings=shardings, dtype=dtype)
@@ -93,11 +93,18 @@ def _open_folder(folder: Path) -> _Model:
     return _Model(settings, SafetensorsFiles(folder), text)
 
 
-def _vocab_size(settings: Mapping[str, Any]) -> int:
-    size = settings.get("text_config", settings).get("vocab_size")
+def _vocab_size(settings: Mapping[str, Any], entries: Iterable[Entry], tensors: Tensors) -> int:
+    """Give what config.json says; where it says nothing, the rows of the file's embedding."""
+    stated = settings.get("text_config", settings).get("vocab_size")
+    size = tensors.shapes.get(_embedding(entries), (None,))[0] if stated is None else stated
     if not isinstance(size, int) or size < 1:
         raise ConfigError(f"config.json: vocab_size must be an integer >= 1, got {size!r}")
     return size
+
+
+def _embedding(entries: Iterable[Entry]) -> str:
+    (name,) = (entry.name for entry in entries if entry.path == ("embedding",))
+    return name
 
 
 def _entries(family: Family, config: ModelConfig, tensors: Tensors) -> tuple[Entry, ...]:
@@ -110,12 +117,11 @@ def _entries(family: Family, config: ModelConfig, tensors: Tensors) -> tuple[Ent
 
 def _check(tensors: Tensors, entries: Iterable[Entry], declared: Params, family: Family) -> None:
     ignored = [name for name in tensors.shapes if name.startswith(family.ignored)]
-    (embedding,) = (it.name for it in entries if it.path == ("embedding",))
     tied = not any(it.path == ("head",) for it in entries)
     heads = [name for name in tensors.shapes if tied and name.endswith(HEAD_NAME)]
     check_tensors(tensors, expected_shapes(entries, declared), [*ignored, *heads])
     for head in heads:
-        check_tied_head(tensors, embedding, head)
+        check_tied_head(tensors, _embedding(entries), head)
 
 
 def _shardings(config: ModelConfig, topology: Topology | None) -> Params | None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 import headrace
 from headrace import ConfigError, Policy, TextFiles, load_policy, save_policy
@@ -20,6 +21,7 @@ from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.families import family_of
 from headrace.pipeline.models.parameters import declare
 from headrace.pipeline.models.traits import AttentionTraits, ExpertTraits, Traits
+from headrace.pipeline.models.weights.convert import tensors_from_params
 from headrace.pipeline.text.renderer import TextConfig
 from headrace.sharding.mesh import Topology
 from tests.fakes.weights import assert_same
@@ -223,7 +225,8 @@ def saved(folder: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"vocab_size": None}, r"vocab_size must be an integer >= 1, got None"),
+        ({"vocab_size": 0}, r"vocab_size must be an integer >= 1, got 0"),
+        ({"vocab_size": 9}, r"wrong shape: lm_head\.weight is \[24, 16\], must be \[9, 16\]"),
         ({"model_type": "gpt2"}, "model_type must be one of gemma2, .* got 'gpt2'"),
         ({"num_hidden_layers": 1}, r"unused: model\.layers\.1\.input_layernorm\.weight"),
         ({"num_hidden_layers": 3}, r"missing: model\.layers\.2\.input_layernorm\.weight"),
@@ -235,6 +238,42 @@ def saved(folder: Path, **changes: Any) -> Path:
 def test_a_configuration_that_does_not_fit_is_refused(tmp_path, changes, problem) -> None:
     with pytest.raises(ConfigError, match=problem):
         load_policy(saved(tmp_path / "policy", **changes))
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_of_a_model_that_sees_pictures_the_text_part_is_loaded(tmp_path, prefix) -> None:
+    text = {
+        "model_type": "gemma3_text",
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "intermediate_size": 4,
+        "head_dim": 2,
+        "sliding_window": 3,
+    }
+    policy = policy_of(text)
+    tensors = tensors_from_params(policy.params, family_of(text).entries(policy.config))
+    renamed = {
+        prefix + name.removeprefix("model."): np.ascontiguousarray(tensor)
+        for name, tensor in tensors.items()
+    }
+    pictures = {"vision_tower.weight": np.zeros(3), "multi_modal_projector.weight": np.zeros(3)}
+    save_file(renamed | pictures, tmp_path / "model.safetensors")
+    whole = {
+        "model_type": "gemma3",
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "text_config": text,
+        "eos_token_id": [1, 106],
+    }
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    loaded = load_policy(tmp_path)
+    assert_equal(loaded, policy)
+    save_policy(loaded, tmp_path / "saved")
+    again = load_policy(tmp_path / "saved")
+    assert_equal(again, policy)
+    assert (again.settings["model_type"], again.settings["eos_token_id"]) == (
+        "gemma3_text",
+        [1, 106],
+    )
 
 
 def test_files_that_are_absent_or_damaged_are_refused(tmp_path: Path) -> None:

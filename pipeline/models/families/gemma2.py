@@ -22,6 +22,7 @@ from .hub_rope import read_rope, write_rope
 ARCHITECTURES = ("Gemma2ForCausalLM",)
 DEFAULTS = {
     "head_dim": 256,
+    "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
