@@ -28,6 +28,7 @@ def forward(
     *,
     config: ModelConfig,
     remat: bool = False,
+    experts: jax.Array | None = None,
 ) -> tuple[jax.Array, Head]:
     """Run packed rows through the decoder; differentiable.
 
@@ -38,6 +39,8 @@ def forward(
       segment_ids: i32[R, T]; tokens see earlier ones of their own segment; 0 is padding,
         which nothing else sees and whose outputs are finite.
       remat: recompute each layer in the backward pass, keeping only plain matrix products.
+      experts: int[R, T, L, k], for a mixture of experts: which ones the sampler took, and
+        `moe.NOT_RECORDED` for a token where the router shall choose; None lets it for all.
 
     Returns:
       hidden f32[R, T, D] after the last norm, and the head f32[V, D], so that logits are
@@ -54,10 +57,12 @@ def forward(
         seen = within_row(mask, sight)
         return attention(queries, head_major(keys), head_major(values), seen, sight=sight), cache
 
-    def one_layer(x: jax.Array, of_layer: tuple[Params, Any]) -> tuple[jax.Array, None]:
-        weights, has_window = of_layer
+    def one_layer(x: jax.Array, of_layer: tuple[Params, Any, Any]) -> tuple[jax.Array, None]:
+        weights, has_window, taken = of_layer
         where = place_of(config, both, has_window if differ else windowed[0])
-        return layer(x, weights, None, place=where, attend=attend, config=config)
+        run = partial(layer, place=where, attend=attend, config=config)
+        x, cache, _ = run(x, weights, None, experts=taken)
+        return x, cache
 
     if remat:
         keep = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
@@ -67,7 +72,8 @@ def forward(
     # The stream has the type of the norms: frozen embeddings may be narrower.
     embedded = params["embedding"][tokens].astype(params["final_norm"].dtype)
     embedded = _scaled(embedded, config)
-    layers = (params["layers"], jnp.array(windowed) if differ else None)
+    by_layer = None if experts is None else jnp.moveaxis(experts, 2, 0)
+    layers = (params["layers"], jnp.array(windowed) if differ else None, by_layer)
     x, _ = lax.scan(one_layer, embedded, layers, unroll=unroll)
     return model_norm(x, params["final_norm"], config, axis=-1), _capped(
         output_head(params), config
@@ -101,7 +107,7 @@ def forward_cached(
     new_caches = []
     each = zip(params["layers"], caches, windowed_layers(config), strict=True)
     for weights, cache, windowed in each:
-        x, new_cache = run(x, weights, cache, place=place_of(config, both, windowed))
+        x, new_cache, _ = run(x, weights, cache, place=place_of(config, both, windowed))
         new_caches.append(new_cache)
     x = model_norm(x, params["final_norm"], config, axis=0)
     return x.transpose(1, 2, 0), new_caches

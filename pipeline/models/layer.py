@@ -15,6 +15,7 @@ from jax import lax
 from .attention import Sight
 from .config import ModelConfig
 from .matrices import multiply
+from .moe import mixture
 from .parameters import Params
 from .places import Place
 from .products import FEATURES_LAST, Form, along, tokens_first
@@ -42,8 +43,16 @@ def layer(
     attend: Attend[Cache],
     config: ModelConfig,
     form: Form = FEATURES_LAST,
-) -> tuple[jax.Array, Cache]:
-    """Apply one layer to the residual stream: attention, then the gated ffn."""
+    experts: jax.Array | None = None,
+) -> tuple[jax.Array, Cache, jax.Array | None]:
+    """Apply one layer to the residual stream: attention, then the gated ffn.
+
+    Args:
+      experts: i32[R, T, k], which experts each token is sent to; see `moe.mixture`.
+
+    Returns:
+      The stream, the cache, and the experts that were taken; None without a mixture.
+    """
     normed = model_norm(x, weights["attention_norm"], config, axis=form.axis)
     queries, keys, values = _project(normed, weights, config, form)
     queries, keys = rotate(queries, place.rotation), rotate(keys, place.rotation)
@@ -51,8 +60,8 @@ def layer(
     added = _biased(multiply(form.from_heads, mixed, weights["output"]), weights, "output", form)
     x = x + _post_norm(added, weights, "attention", config, form)
     normed = model_norm(x, weights["ffn_norm"], config, axis=form.axis)
-    added = _feed_forward(normed, weights, config, form)
-    return x + _post_norm(added, weights, "ffn", config, form), cache
+    added, taken = _feed_forward(normed, weights, config, form=form, experts=experts)
+    return x + _post_norm(added, weights, "ffn", config, form), cache, taken
 
 
 def rms_norm(
@@ -84,14 +93,22 @@ def _project(
 
 
 def _feed_forward(
-    normed: jax.Array, weights: Params, config: ModelConfig, form: Form
-) -> jax.Array:
+    normed: jax.Array,
+    weights: Params,
+    config: ModelConfig,
+    *,
+    form: Form,
+    experts: jax.Array | None,
+) -> tuple[jax.Array, jax.Array | None]:
+    traits, activation = config.traits.experts, ACTIVATIONS[config.traits.activation]
+    if traits.count:
+        return mixture(normed, weights, traits, activation=activation, form=form, recorded=experts)
     gate, up = (
         _biased(multiply(form.ffn, normed, weights[name]), weights, name, form)
         for name in ("gate", "up")
     )
-    hidden = ACTIVATIONS[config.traits.activation](gate) * up
-    return _biased(multiply(form.ffn, hidden, weights["down"]), weights, "down", form)
+    down = multiply(form.ffn, activation(gate) * up, weights["down"])
+    return _biased(down, weights, "down", form), None
 
 
 def _biased(x: jax.Array, weights: Params, name: str, form: Form) -> jax.Array:

@@ -28,9 +28,10 @@ OUTPUTS_FIRST = {
     "gate": (1, 0),
     "up": (1, 0),
     "down": (1, 0),
+    "router": (1, 0),
     "expert_gate": (0, 2, 1),
     "expert_up": (0, 2, 1),
-    "expert_down": (0, 2, 1),
+    "expert_down": (2, 0, 1),  # one output takes the hidden units of all experts
 }
 
 

@@ -17,7 +17,8 @@ from .parameters import Params, unstack, unstacked_axes
 LARGEST = 127  # -128 is left out, so that a weight and its negative are rounded alike
 
 # How many axes of outputs each matrix begins with; those that a product sums over come after
-# them. For the embedding, and so the head, an output is a token: as input, its row.
+# them. For the embedding, and so the head, an output is a token: as input, its row. A router's
+# matrix isn't rounded: it is small, and which experts it chooses matters more than its size.
 OUTPUT_AXES = {
     "embedding": 1,
     "head": 1,
@@ -28,6 +29,9 @@ OUTPUT_AXES = {
     "gate": 1,
     "up": 1,
     "down": 1,
+    "expert_gate": 2,
+    "expert_up": 2,
+    "expert_down": 1,
 }
 
 

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from headrace.pipeline.models.model import decoder_model
+from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.models.parameters import unstack
 from headrace.pipeline.sampler.config import DrawLimits, SamplerConfig
 from headrace.pipeline.sampler.engine import Engine
@@ -63,6 +64,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "qwen3": ("qwen3", OWN_HEADS | {"attention_bias": True}),
+    "qwen3-moe": (
+        "qwen3_moe",
+        OWN_HEADS
+        | {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": True,
+        },
+    ),
     "llama 3": ("llama", OWN_HEADS | {"rope_parameters": LLAMA3}),
     "llama, biases": ("llama", SIZES | {"attention_bias": True, "mlp_bias": True}),
     "smollm2": ("llama", SIZES | {"num_attention_heads": 3, "num_key_value_heads": 1,
