@@ -4,6 +4,7 @@ Invariant: literals only, by name only; nothing is evaluated.
 """
 
 import ast
+import re
 import warnings
 from typing import Any
 
@@ -17,6 +18,9 @@ from ..reading import (
     unique,
 )
 
+# Escapes of which Python warns, such as "\d", and which it keeps as text.
+_ODD_ESCAPE = re.compile(r"\\(?:[^\\'\"abfnrtvxuUN0-7\n]|[4-7][0-7]{2})")
+
 
 def read_pythonic(call: CallText, context: Context) -> list[Draft]:
     """Read calls of functions whose arguments are literals."""
@@ -28,9 +32,7 @@ def read_pythonic(call: CallText, context: Context) -> list[Draft]:
 
 def _expressions(text: str) -> list[ast.expr]:
     try:
-        with warnings.catch_warnings():  # about escapes such as "\d", which Python keeps as text
-            warnings.simplefilter("ignore")
-            module = ast.parse(text)
+        module = _parse(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise CallFault("malformed", "the call is not a Python expression") from None
     found: list[ast.expr] = []
@@ -40,6 +42,14 @@ def _expressions(text: str) -> list[ast.expr]:
         value = statement.value
         found += value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
     return found
+
+
+def _parse(text: str) -> ast.Module:
+    if not _ODD_ESCAPE.search(text):
+        return ast.parse(text)
+    with warnings.catch_warnings():  # of all threads: so only where there would be a warning
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
 
 
 def _draft(node: ast.expr, limits: CallLimits) -> Draft:
