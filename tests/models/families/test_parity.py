@@ -15,7 +15,6 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from headrace.pipeline.models.model import decoder_model
-from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.models.parameters import unstack
 from headrace.pipeline.sampler.config import DrawLimits, SamplerConfig
 from headrace.pipeline.sampler.engine import Engine
