@@ -1,0 +1,30 @@
+"""Attention within packed rows: of the learner, which has no cache."""
+
+import jax
+
+from .attention import Sight, attention, packed_mask, within_row
+from .layer import Attend
+
+
+def attend_packed(segment_ids: jax.Array) -> Attend[None]:
+    """Make the `attend` of packed rows, which have no cache: it hands on what it is given.
+
+    A model that is written over `attend` is thereby both, `forward` and `Cached.forward`.
+
+    Args:
+      segment_ids: i32[R, T], as for `Forward`.
+    """
+    mask = packed_mask(segment_ids)
+
+    def attend(
+        cache: None, queries: jax.Array, keys: jax.Array, values: jax.Array, sight: Sight
+    ) -> tuple[jax.Array, None]:
+        seen = within_row(mask, sight)
+        return attention(queries, _head_major(keys), _head_major(values), seen, sight=sight), cache
+
+    return attend
+
+
+def _head_major(heads: jax.Array) -> jax.Array:
+    """[R, T, K, h] to [R, K, T, h]."""
+    return heads.swapaxes(1, 2)
