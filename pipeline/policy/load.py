@@ -81,7 +81,8 @@ def _open(path: Path) -> _Model:
         return _open_folder(path)
     header = read_gguf_header(path)
     tensors = GgufTensors(path, header)
-    return _Model(gguf_settings(header), tensors, gguf_text_files(header.fields))
+    settings = gguf_settings(header, tensors.rope_factors())
+    return _Model(settings, tensors, gguf_text_files(header.fields))
 
 
 def _open_folder(folder: Path) -> _Model:

@@ -104,6 +104,8 @@ def taking_turns(rows: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _stored_name(name: str, architecture: str) -> str:
+    if name == "rope_freqs.weight":
+        return name
     names = GEMMA_STORED if architecture in ("gemma2", "gemma3") else STORED
     body, _, kind = name.rpartition(".")
     if not body.startswith("model.layers."):

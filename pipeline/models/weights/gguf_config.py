@@ -11,7 +11,8 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...gguf_header import GgufHeader
-from .gguf_names import EMBEDDING, HEAD, ROPE_FACTORS
+from .gguf_names import EMBEDDING, HEAD
+from .gguf_rope import llama3_scaling
 
 _MODEL_TYPES = {
     "llama": "llama",
@@ -43,8 +44,11 @@ _OPTIONAL = {
 _TOKENS = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
 
 
-def gguf_settings(header: GgufHeader) -> dict[str, Any]:
+def gguf_settings(header: GgufHeader, rope_factors: np.ndarray | None = None) -> dict[str, Any]:
     """Return what a `config.json` of the same model says.
+
+    Args:
+      rope_factors: the file's table of them, as `GgufTensors` gives it.
 
     Raises:
       ConfigError: for an architecture that isn't known, or a field that is absent.
@@ -67,7 +71,7 @@ def gguf_settings(header: GgufHeader) -> dict[str, Any]:
     }
     settings |= _heads(fields, settings)
     settings["rms_norm_eps"] = fields.decimal("attention.layer_norm_rms_epsilon")
-    settings |= _rope(header, fields)
+    settings |= _rope(fields, rope_factors)
     return settings | (_gemma(architecture, settings) if architecture in _GLOBAL_EVERY else {})
 
 
@@ -117,13 +121,11 @@ def _heads(fields: _Fields, settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _rope(header: GgufHeader, fields: _Fields) -> dict[str, Any]:
-    settings: dict[str, Any] = {"rope_theta": fields.decimal("rope.freq_base", 10_000.0)}
-    if ROPE_FACTORS in header.tensors:
-        raise ConfigError(
-            f"the GGUF file scales its rotary wavelengths by a table, {ROPE_FACTORS}, that can't "
-            "be read yet; use the model's safetensors"
-        )
+def _rope(fields: _Fields, factors: np.ndarray | None) -> dict[str, Any]:
+    theta = fields.decimal("rope.freq_base", 10_000.0)
+    settings: dict[str, Any] = {"rope_theta": theta}
+    if factors is not None:
+        return settings | {"rope_scaling": llama3_scaling(factors, theta)}
     kind = fields.get("rope.scaling.type", "none")
     if kind == "none":
         return settings

@@ -78,9 +78,17 @@ class GgufTensors:
             if stored != ROPE_FACTORS
             for name, source in _named(stored, tensor, header)
         }
+        self._rope_factors = header.tensors.get(ROPE_FACTORS)
         self.shapes: Mapping[str, Shape] = {
             name: source.tensor.shape for name, source in self._sources.items()
         }
+
+    def rope_factors(self) -> np.ndarray | None:
+        """Return by what each rotary wavelength grows, f32[h / 2], if the file has it."""
+        if self._rope_factors is None:
+            return None
+        data = np.memmap(self._path, np.uint8, mode="r")
+        return _Source(self._rope_factors).read(data, (slice(None),))
 
     def read(self, names: Sequence[str], part: Slices) -> Iterator[np.ndarray]:
         """Yield the same part of each named tensor."""

@@ -14,6 +14,7 @@ from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.gguf_header import read_gguf_header
 from headrace.pipeline.models.families import family_of
 from headrace.pipeline.models.parameters import declare
+from headrace.pipeline.models.traits import RopeTraits
 from headrace.pipeline.models.weights.convert import tensors_from_params
 from headrace.pipeline.models.weights.gguf_config import gguf_settings
 from headrace.pipeline.models.weights.gguf_tensors import GgufTensors
@@ -126,6 +127,36 @@ def test_any_part_is_dequantised_as_the_whole_is(
     )
     (read,) = GgufTensors(path, read_gguf_header(path)).read([name], part)
     np.testing.assert_array_equal(read, dequantize(quantize(whole, kind), kind)[part])
+
+
+def llama3_factor(wavelength: float, factor: float) -> float:
+    """What llama.cpp's conversion writes for one pair of dimensions."""
+    if wavelength < 8192 / 4:
+        return 1.0
+    if wavelength > 8192 / 1:
+        return factor
+    smooth = (8192 / wavelength - 1) / (4 - 1)
+    return 1 / ((1 - smooth) / factor + smooth)
+
+
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_llama3s_rule_is_read_off_its_table(tmp_path: Path, factor: float) -> None:
+    fields = fields_of("llama", **{"attention.key_length": 64, "rope.freq_base": 500_000.0})
+    waves = [2 * np.pi * 500_000.0 ** (2 * pair / 64) for pair in range(32)]
+    table = np.array([llama3_factor(wave, factor) for wave in waves], np.float32)
+    embedding = {"model.embed_tokens.weight": np.zeros((VOCAB, 8), np.float32)}
+    path = write(tmp_path, fields, embedding | {"rope_freqs.weight": table})
+    header = read_gguf_header(path)
+    tensors = GgufTensors(path, header)
+    assert list(tensors.shapes) == list(embedding)
+    rope = (
+        family_of(gguf_settings(header))
+        .config_from(gguf_settings(header, tensors.rope_factors()))
+        .traits.rope
+    )
+    assert rope == RopeTraits("llama3", factor, 1.0, 4.0, 8192)
+    with pytest.raises(ConfigError, match="isn't Llama 3's"):
+        gguf_settings(header, table[::-1])
 
 
 def test_settings_are_those_of_the_hub(tmp_path: Path) -> None:
