@@ -19,7 +19,7 @@ from .convert import put, weight_at
 from .layouts import Entry, Shape, Slices
 from .tensors import Tensors
 
-COLLECTED_BYTES = 1 << 24  # the host copy of a weight that is worth a collection of garbage
+COLLECTED_BYTES = 1 << 24  # so much on the host is worth a collection of garbage
 
 
 def load_params(
@@ -46,10 +46,16 @@ def load_params(
     """
     default = SingleDeviceSharding(jax.local_devices()[0])
     params: Params = {}
+    garbage_bytes = 0
     for entry in entries:
         shape = weight_at(declared, entry.path).shape
         sharding = default if shardings is None else weight_at(shardings, entry.path)
-        put(params, entry.path, _load(tensors, entry, shape, sharding, np.dtype(dtype)))
+        array = _load(tensors, entry, shape, sharding, np.dtype(dtype))
+        put(params, entry.path, array)
+        garbage_bytes += array.nbytes
+        if garbage_bytes >= COLLECTED_BYTES:
+            gc.collect()  # only then JAX lets go of the blocks on the host
+            garbage_bytes = 0
     return params
 
 
@@ -69,9 +75,6 @@ def _load(
 
     array = jax.make_array_from_callback(shape, sharding, block_of, dtype=dtype)
     array.block_until_ready()  # type: ignore[no-untyped-call]
-    if array.nbytes >= COLLECTED_BYTES:
-        blocks.clear()
-        gc.collect()  # only now JAX lets go of the blocks
     return array
 
 

@@ -1,6 +1,7 @@
 """Safetensors in and out: exact (law 15), by blocks, and wrong files are refused by name."""
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.parameters import Params, declare, logical_axes
-from headrace.pipeline.models.weights.load import load_params, read_block
+from headrace.pipeline.models.weights.load import COLLECTED_BYTES, load_params, read_block
 from headrace.pipeline.models.weights.safetensors_files import SafetensorsFiles
 from headrace.pipeline.models.weights.save import save_params
 from headrace.pipeline.models.weights.tensors import (
@@ -124,6 +125,22 @@ def test_a_block_is_read_without_the_rest(name: str, block: tuple[slice, ...]) -
     got = read_block(tensors, entry, weight.shape, block, np.dtype(np.float32))
     np.testing.assert_array_equal(got, weight[block])
     assert tensors.count == weight[block].size
+
+
+def test_the_host_holds_no_more_than_a_weight_beside_the_arrays(tmp_path: Path) -> None:
+    config = ModelConfig(
+        num_layers=4, width=512, num_heads=8, num_kv_heads=8, head_width=64, ffn_width=2048
+    )
+    save(tmp_path, counted(config), config)
+    tensors, declared = SafetensorsFiles(tmp_path), declare(config, VOCAB)
+    tracemalloc.start()  # it sees NumPy's memory, not that of JAX's arrays
+    try:
+        params = load_params(tensors, entries(config), declared)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    sizes = sorted(leaf.nbytes for leaf in jax.tree.leaves(params))
+    assert sizes[-1] <= peak <= 1.5 * sizes[-1] + COLLECTED_BYTES < sum(sizes) - sizes[-1]
 
 
 def broken(folder: Path, change: Any) -> Path:
