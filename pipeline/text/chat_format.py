@@ -7,7 +7,7 @@ from itertools import takewhile
 from ...envs.messages import Message, ToolCall
 from ..errors import ConfigError
 from .chat_template import TemplateRefusal
-from .closing import MARK, Closing, after_mark
+from .closing import MARK, Closing, Tails, after_mark
 from .conversation import UNNAMED, Writer
 
 QUESTION = Message("user", "zqquestionqz")
@@ -18,6 +18,7 @@ class ChatFormat:
     """A writer of conversations, and how the turns close that it writes.
 
     Attributes:
+      tails: finds closing tokens.
       said: the closing of a turn without calls.
       called: that of a turn with calls.
       names_tools: the template writes an answer's tool by the name in the call.
@@ -25,6 +26,7 @@ class ChatFormat:
     """
 
     writer: Writer
+    tails: Tails
     said: Closing
     called: Closing
     names_tools: bool = False
@@ -71,13 +73,7 @@ class ChatFormat:
     def after_turns(self, history: Sequence[Message], messages: Sequence[Message]) -> str:
         """Return what stands after a history whose last turn ends with the mark."""
         tail = after_mark(self.writer.write([*history, *messages], generate=True))
-        closing = self.closing(messages)
-        if not tail.startswith(closing.tail):
-            raise ConfigError(
-                f"the chat template closes the policy's turn now by {tail[:40]!r}, now by "
-                f"{closing.tail!r}, which depends on what was said; use another template"
-            )
-        return tail[len(closing.tail) - len(closing.token) :]
+        return self.tails.cut(tail, self.closing(messages))
 
 
 def turn_before(answers: Sequence[Message]) -> Message:

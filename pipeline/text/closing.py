@@ -22,9 +22,9 @@ class Closing:
     """How turns of one kind end.
 
     Attributes:
-      tail: the text from the end of what the policy says to the closing token, where the
-        conversation goes on.
-      token: the closing token's text, which ends `tail`.
+      place: the closing token's place among the special tokens after what the policy says,
+        from 0, where the conversation goes on.
+      token: its text.
       last_token: the closing token where the turn is the last message: the one that the policy
         samples.
       trailer: what the template writes after it there.
@@ -32,7 +32,7 @@ class Closing:
         turn; then `last_token` isn't written in the last turn.
     """
 
-    tail: str
+    place: int
     token: str
     last_token: str
     trailer: str
@@ -67,9 +67,8 @@ class Tails:
         if is_opening or (is_opening is None and not any(special for _, special in ends)):
             place = _next_special(goes_on, len(same))
             token = goes_on[place][0]
-            return Closing(
-                _join(goes_on[: place + 1]), token, token, _join(ends[len(same) :]), True
-            )
+            trailer = _join(ends[len(same) :])
+            return Closing(_count(goes_on[:place]), token, token, trailer, is_opening=True)
         closed = [place for place, (_, special) in enumerate(same) if special]
         if closed:
             here = there = closed[-1]
@@ -77,10 +76,26 @@ class Tails:
             # The last turn has a closing token of its own, such as <|return|>.
             here, there = _next_special(ends, len(same)), _next_special(goes_on, len(same))
         return Closing(
-            tail=_join(goes_on[: there + 1]),
+            place=_count(goes_on[:there]),
             token=goes_on[there][0],
             last_token=ends[here][0],
             trailer=_join(ends[here + 1 :]),
+        )
+
+    def cut(self, tail: str, closing: Closing) -> str:
+        """Return what follows the mark from the closing token on.
+
+        Raises:
+          ConfigError: where another token stands in its place.
+        """
+        specials = [piece for piece in self._finder.split(tail) if piece.id is not None]
+        if closing.place < len(specials):
+            start, end = specials[closing.place].start, specials[closing.place].end
+            if tail[start:end] == closing.token:
+                return tail[start:]
+        raise ConfigError(
+            f"the chat template closes the policy's turn now by {tail[:40]!r}, now by "
+            f"{closing.token!r}, which depends on what was said; use another template"
         )
 
     def _pieces(self, text: str) -> list[_Piece]:
@@ -117,6 +132,10 @@ def _next_special(pieces: Sequence[_Piece], start: int) -> int:
         f"the chat template closes the policy's turn by {_join(pieces[start:])[:60]!r}, which is "
         "no special token of this tokenizer; use the tokenizer that belongs to the template"
     )
+
+
+def _count(pieces: Sequence[_Piece]) -> int:
+    return sum(special for _, special in pieces)
 
 
 def _join(pieces: Sequence[_Piece]) -> str:

@@ -119,7 +119,7 @@ def _closings(writer: Writer, tokenizer: Tokenizer) -> ChatFormat:
         return tails.closing(last, after_mark(followed), is_opening=is_opening)
 
     said = closing(_SAID[0], _NEXT, is_opening=None)
-    return ChatFormat(writer, said, closing(_CALL, _ANSWER, is_opening=said.is_opening))
+    return ChatFormat(writer, tails, said, closing(_CALL, _ANSWER, is_opening=said.is_opening))
 
 
 def _check(chat: ChatFormat, answers: Sequence[Message], turns: Sequence[Message]) -> None:

@@ -121,6 +121,33 @@ HARMONY = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"""
 
+# Tools stand before the last user message, and a call ends with its id, of nine characters.
+MISTRAL = """\
+{{- bos_token }}
+{%- set users = messages | selectattr('role', 'equalto', 'user') | list %}
+{%- for message in messages %}
+{%- if message.role == 'user' %}
+{%- if tools and message == users[-1] %}
+{{- '[AVAILABLE_TOOLS]' + (tools | tojson) + '[/AVAILABLE_TOOLS]' }}
+{%- endif %}
+{{- '[INST]' + message.content + '[/INST]' }}
+{%- elif message.tool_calls %}
+{{- '[TOOL_CALLS] [' }}
+{%- for call in message.tool_calls %}
+{%- if call.id | length != 9 %}{{ raise_exception('ids have nine characters') }}{% endif %}
+{{- (call.function | tojson)[:-1] + ', "id": "' + call.id + '"}' + (']' if loop.last else ', ') }}
+{%- endfor %}
+{{- eos_token }}
+{%- elif message.role == 'tool' %}
+{{- '[TOOL_RESULTS] {"content": ' + (message.content | tojson) }}
+{{- ', "call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' }}
+{%- elif message.role == 'system' %}
+{{- '[SYSTEM_PROMPT]' + message.content + '[/SYSTEM_PROMPT]' }}
+{%- else %}
+{{- message.content + eos_token }}
+{%- endif %}
+{%- endfor %}"""
+
 # What comes after a turn depends on its length.
 LEAKING = CHATML.replace(
     "{{ '<|im_start|>' +",
@@ -147,7 +174,9 @@ SPECIALS = (
     "<tool_response>", "</tool_response>", "<think>", "</think>", "<start_of_turn>",
     "<end_of_turn>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>",
     "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>", "<|end|>", "<|start|>",
-    "<|message|>", "<|return|>", "<|call|>",
+    "<|message|>", "<|return|>", "<|call|>", "[INST]", "[/INST]", "[TOOL_CALLS]",
+    "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
+    "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
 )  # fmt: skip
 
 SAFE = {
@@ -159,4 +188,4 @@ SAFE = {
     "opening": OPENING,
     "parts": PARTS,
 }
-REWRITING = {"stripping": STRIPPING, "harmony": HARMONY}
+REWRITING = {"stripping": STRIPPING, "harmony": HARMONY, "mistral": MISTRAL}
