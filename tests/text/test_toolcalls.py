@@ -271,6 +271,16 @@ def test_spans_and_ids() -> None:
         assert ids[start:end] == EVERYTHING.markup(piece)
 
 
+def test_white_space_before_a_bare_call_is_no_part_of_it_however_it_comes() -> None:
+    ids = EVERYTHING.markup(' \n{"name": "add", "parameters": {}}')
+    parser = ToolCallParser(FORMATS["llama_json"], EVERYTHING)
+    for cut in (0, 1, 2, 3):
+        parser.feed(ids[:cut])
+        parser.feed(ids[cut:])
+        (call,) = parser.finish("stop").calls
+        assert (call.raw[0], call.token_span) == ("{", (2, len(ids)))
+
+
 def test_a_parser_begins_anew_after_each_turn() -> None:
     parser = ToolCallParser(FORMATS["hermes"], EVERYTHING)
     first = EVERYTHING.markup("<think>a</think>b<tool_call>")

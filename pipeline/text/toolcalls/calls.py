@@ -164,11 +164,11 @@ class Call:
 class BareCall:
     """A turn that may be one call: only its end tells."""
 
-    def __init__(self, machine: Machine, bare: Bare) -> None:
+    def __init__(self, machine: Machine, bare: Bare, start: int) -> None:
         self._machine = machine
         self._bare = bare
         self._pieces: list[str] = []
-        self._start = machine.place
+        self._start = start
         self.scanner = Scanner(())
 
     def text(self, text: str) -> State:

@@ -34,7 +34,8 @@ class Start:
         words = text.lstrip()
         bare = self._machine.grammar.format.bare
         if bare and words.startswith(bare.first):
-            return BareCall(self._machine, bare).text(text)
+            start = self._machine.place + len(text) - len(words)
+            return BareCall(self._machine, bare, start).text(words)
         self._spaces.append(text)
         return Content(self._machine).text("".join(self._spaces)) if words else self
 
