@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..errors import check
 
-RopeScaling = Literal["none", "linear", "llama3"]
+RopeScaling = Literal["none", "linear", "llama3", "yarn"]
 Activation = Literal["silu", "gelu_tanh", "gelu"]
 
 
@@ -21,15 +21,20 @@ class RopeTraits:
     """
 
     scaling: RopeScaling = "none"
-    """linear: all wavelengths grow by `factor`; llama3: the long ones do, the short ones stay"""
+    """linear: all wavelengths grow by `factor`; llama3, yarn: the long ones do, the short ones
+    stay"""
     factor: float = 1.0
     """at least 1"""
     low_frequency_factor: float = 1.0
-    """llama3: wavelengths above original_tokens / this grow by the whole factor"""
+    """llama3, yarn: wavelengths above original_tokens / this grow by the whole factor"""
     high_frequency_factor: float = 4.0
-    """llama3: wavelengths below original_tokens / this stay; above low_frequency_factor"""
+    """llama3, yarn: wavelengths below original_tokens / this stay; above low_frequency_factor"""
     original_tokens: int = 8192
-    """llama3: the context of the pretraining"""
+    """llama3, yarn: the context of the pretraining"""
+    amplitude: float = 1.0
+    """yarn: rotated queries and keys are multiplied by this, above 0"""
+    whole_dimensions: bool = True
+    """yarn: what grows and what stays ends at whole dimensions of a head"""
     windowed_theta: float | None = None
     """base of the wavelengths in layers with a window, which are never scaled; None: as others"""
 
@@ -40,6 +45,7 @@ class RopeTraits:
         check(low > 0, f"{at}low_frequency_factor", low, "> 0")
         check(high > low, f"{at}high_frequency_factor", high, f"> low_frequency_factor ({low})")
         check(self.original_tokens >= 1, f"{at}original_tokens", self.original_tokens, ">= 1")
+        check(self.amplitude > 0, f"{at}amplitude", self.amplitude, "> 0")
         theta = self.windowed_theta
         check(theta is None or theta > 1, f"{at}windowed_theta", theta, "> 1 and finite")
 

@@ -38,7 +38,8 @@ THETA, WINDOWED_THETA = 1_000_000.0, 10_000.0
 
 def config_from(hub: HubConfig) -> ModelConfig:
     """Read config.json."""
-    hub = {**DEFAULTS, **hub}
+    # Transformers has the key but caps no score in this family, and law 15 is about its logits.
+    hub = {**DEFAULTS, **hub, "attn_logit_softcapping": None}
     theta, rope = _read_ropes(hub)
     period = hub["sliding_window_pattern"]
     traits = gemma_traits(hub, rope, lambda layer: (layer + 1) % period != 0)

@@ -4,6 +4,7 @@ Older: "rope_theta" and "rope_scaling"; newer: "rope_parameters", in some famili
 each type of layer.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +38,7 @@ def scaling_of(record: Mapping[str, Any], context_tokens: int | None) -> RopeTra
       context_tokens: the original context where the record doesn't say it.
     """
     kind = or_default(record, "rope_type", or_default(record, "type", "default"))
-    known = ("default", "linear", "llama3")
+    known = ("default", "linear", "llama3", "yarn")
     demand(kind in known, "rope_type", kind, f"one of {', '.join(known)}")
     if kind == "default":
         return RopeTraits()
@@ -45,7 +46,9 @@ def scaling_of(record: Mapping[str, Any], context_tokens: int | None) -> RopeTra
     if kind == "linear":
         return RopeTraits("linear", factor)
     original = or_default(record, "original_max_position_embeddings", context_tokens)
-    demand(original is not None, "original_max_position_embeddings", original, "given for llama3")
+    demand(original is not None, "original_max_position_embeddings", original, f"given for {kind}")
+    if kind == "yarn":
+        return _yarn(record, factor, original)
     return RopeTraits(
         "llama3",
         factor,
@@ -53,6 +56,26 @@ def scaling_of(record: Mapping[str, Any], context_tokens: int | None) -> RopeTra
         high_frequency_factor=float(_number(record, "high_freq_factor")),
         original_tokens=original,
     )
+
+
+def _yarn(record: Mapping[str, Any], factor: float, original: int) -> RopeTraits:
+    own, all_widths = record.get("mscale"), record.get("mscale_all_dim")
+    amplitude = _amplitude(factor)
+    if own and all_widths:
+        amplitude = _amplitude(factor, own) / _amplitude(factor, all_widths)
+    return RopeTraits(
+        "yarn",
+        factor,
+        low_frequency_factor=float(record.get("beta_slow") or 1),
+        high_frequency_factor=float(record.get("beta_fast") or 32),
+        original_tokens=original,
+        amplitude=float(or_default(record, "attention_factor", amplitude)),
+        whole_dimensions=or_default(record, "truncate", True),
+    )
+
+
+def _amplitude(factor: float, slope: float = 1.0) -> float:
+    return 0.1 * slope * math.log(factor) + 1.0
 
 
 def write_rope(config: ModelConfig) -> dict[str, Any]:
@@ -65,6 +88,14 @@ def scaling_record(rope: RopeTraits) -> dict[str, Any] | None:
     if rope.scaling == "none":
         return None
     record: dict[str, Any] = {"rope_type": rope.scaling, "factor": rope.factor}
+    if rope.scaling == "yarn":
+        record |= {
+            "beta_slow": rope.low_frequency_factor,
+            "beta_fast": rope.high_frequency_factor,
+            "original_max_position_embeddings": rope.original_tokens,
+            "attention_factor": rope.amplitude,
+            "truncate": rope.whole_dimensions,
+        }
     if rope.scaling == "llama3":
         record |= {
             "low_freq_factor": rope.low_frequency_factor,

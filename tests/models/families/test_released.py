@@ -188,6 +188,14 @@ def test_what_is_not_supported_is_refused_in_words(name: str) -> None:
         family_of(config_json).config_from(config_json)
 
 
+ROPES = [
+    RopeTraits(),
+    RopeTraits("linear", 3.0),
+    RopeTraits("llama3", 8.0, 1.0, 4.0, 64),
+    RopeTraits("yarn", 4.0, 2.0, 16.0, 64, amplitude=1.1, whole_dimensions=False),
+]
+
+
 @st.composite
 def models(draw: st.DrawFn, kind: str) -> ModelConfig:
     """A model that the family can say, with every number drawn."""
@@ -199,11 +207,7 @@ def models(draw: st.DrawFn, kind: str) -> ModelConfig:
         windowed = set()
     bias = draw(st.booleans()) and kind != "mistral"
     gemma = kind.startswith("gemma")
-    rope = draw(
-        st.sampled_from(
-            [RopeTraits(), RopeTraits("linear", 3.0), RopeTraits("llama3", 8.0, 1.0, 4.0, 64)]
-        )
-    )
+    rope = draw(st.sampled_from(ROPES))
     if kind == "gemma3_text":
         rope = replace(rope, windowed_theta=draw(st.sampled_from([10.0, 5000.0])))
     caps = st.none() | st.sampled_from([2.0, 30.0])
@@ -212,7 +216,7 @@ def models(draw: st.DrawFn, kind: str) -> ModelConfig:
         qkv_bias=bias or kind == "qwen2",
         output_bias=bias and kind != "qwen2",
         score_width=draw(st.sampled_from([16.0, 24.5])) if gemma else None,
-        score_cap=draw(caps) if gemma else None,
+        score_cap=draw(caps) if kind == "gemma2" else None,
         window=draw(st.integers(1, 9)) if windowed else None,
         windowed_layers=tuple(sorted(windowed)),
     )
