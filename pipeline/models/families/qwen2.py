@@ -42,7 +42,7 @@ def upper_windows(hub: HubConfig) -> dict[str, Any]:
     """Read Qwen's windows: those layers have one that aren't among the first n."""
     window = None
     if or_default(hub, "use_sliding_window", False):
-        window = or_default(hub, "sliding_window", None)
+        window = hub.get("sliding_window", 4096)  # null is none
     first = or_default(hub, "max_window_layers", 28)
     return read_windows(hub, window, lambda layer: layer >= first)
 

@@ -32,7 +32,9 @@ def config_from(hub: HubConfig) -> ModelConfig:
     _refuse_dense_layers(hub)
     theta, rope = read_rope(hub)
     bias = or_default(hub, "attention_bias", False)
-    window = hub.get("sliding_window") if or_default(hub, "use_sliding_window", False) else None
+    window = (
+        hub.get("sliding_window", 4096) if or_default(hub, "use_sliding_window", False) else None
+    )
     traits = Traits(
         attention=AttentionTraits(
             qkv_bias=bias, output_bias=bias, **read_windows(hub, window, _always)
