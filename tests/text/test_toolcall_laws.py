@@ -188,6 +188,21 @@ def test_any_ids_give_one_turn_however_they_are_cut(
     name: str, ids: list[int], data: st.DataObject
 ) -> None:
     """Law: never an exception, and any split of the ids gives the same turn."""
+    check_one_turn(name, ids, data)
+
+
+@pytest.mark.slow
+@EVERY_FORMAT
+@given(IDS, st.data())
+@settings(max_examples=500)
+def test_many_ids_give_one_turn_however_they_are_cut(
+    name: str, ids: list[int], data: st.DataObject
+) -> None:
+    """The same law, searched for longer."""
+    check_one_turn(name, ids, data)
+
+
+def check_one_turn(name: str, ids: list[int], data: st.DataObject) -> None:
     finish = data.draw(st.sampled_from(["stop", "length"]))
     parser = ToolCallParser(FORMATS[name], EVERYTHING)
     parser.feed(ids)
