@@ -194,7 +194,7 @@ def test_any_ids_give_one_turn_however_they_are_cut(
 @pytest.mark.slow
 @EVERY_FORMAT
 @given(IDS, st.data())
-@settings(max_examples=500)
+@settings(max_examples=100)
 def test_many_ids_give_one_turn_however_they_are_cut(
     name: str, ids: list[int], data: st.DataObject
 ) -> None:
