@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Literal
 
 from ..errors import check
@@ -128,7 +129,7 @@ class SamplerConfig:
             return 2 * self.rows // shards * self.pages_per_request + 2
         return self.pages // shards
 
-    @property
+    @cached_property
     def windows(self) -> tuple[int, ...]:
         """The attention windows that are compiled, ascending; the last is the whole context."""
         doubled = []

@@ -15,7 +15,7 @@ class Lane(NamedTuple):
     first: int
     end: int
     tokens: Int32s
-    pages: Int32s
+    pages: list[int]
 
 
 def plan_lanes(
@@ -32,7 +32,7 @@ def plan_lanes(
         if first >= end:
             break
         # The page numbers of now: its last page may become another one when it decodes.
-        lanes.append(Lane(first, end, occupant.tokens[first:end], sequence.pages))
+        lanes.append(Lane(first, end, occupant.tokens[first:end], sequence.pages.copy()))
         memory.mark(sequence, end, version)
     return lanes
 

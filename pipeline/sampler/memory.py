@@ -21,7 +21,6 @@ from .sequence import Sequence
 
 Key = tuple[int, int, int]  # a trajectory's: its random key, and the version if it is pinned
 HOST_SHARE = 8  # idle trajectories on the host have at most so many times the pages of the device
-NO_PAGES = np.zeros(0, np.int32)
 REMEMBERED = 65_536  # evicted trajectories of which it is still known that they were
 
 
@@ -35,10 +34,10 @@ class Memory:
         """
         self._shard = shard
         self._page_tokens = page_tokens
-        self._index = PrefixIndex(pages, page_tokens)
-        self._pool = PagePool(self._index.known, forget=self._index.forget)
+        self._index = PrefixIndex(page_tokens)
+        self._pool = PagePool(pages, self._index)
         # How many positions prefill has written, or was told to write, in the pages of prompts.
-        self._filled = np.zeros(pages, np.int32)
+        self._filled = [0] * pages
         self._idle: OrderedDict[Key, Sequence] = OrderedDict()
         self._evicted: OrderedDict[Key, None] = OrderedDict()
         self._moves: list[Move] = []
@@ -77,62 +76,63 @@ class Memory:
         """How many pages of a text's start are there, to compare shards."""
         return len(self._index.find(version, tokens))
 
-    def resume(self, key: Key, reserve: int) -> bool:
+    def resume(self, key: Key, positions: int, *, reserve: int) -> bool:
         """Give an idle sequence its pages for a row; false where memory is short of them."""
-        idle = self._idle.pop(key)  # so that it isn't evicted to make room for itself
-        found = self.bring_back(idle, reserve)
-        if found:
-            idle.fresh = False
-        else:
-            self._idle[key] = idle
-        return found
-
-    def bring_back(self, sequence: Sequence, reserve: int) -> bool:
-        """Make a sequence busy, from the host if it is there; false where memory is short."""
-        if sequence.copy is None:
-            if self._pool.unused(sequence.pages) + reserve > self.available:
-                return False
-            self._pool.enter(sequence.pages)
-            return True
-        if sequence.copy.pages + reserve > self.available:
+        idle = self._idle[key]
+        if self._needed(idle, positions) + reserve > self.available:
             return False
-        copy, sequence.copy = sequence.copy, None
-        sequence.pages = self.take(copy.pages)
-        self._moves.append(Insert(self._shard, copy, sequence.pages))
+        del self._idle[key]  # so that it isn't evicted to make room for itself
+        idle.fresh = False
+        return self.bring_back(idle, positions, reserve=reserve)
+
+    def bring_back(self, sequence: Sequence, positions: int, *, reserve: int) -> bool:
+        """Make a sequence busy, from the host if it is there; false where memory is short.
+
+        Args:
+          positions: for which it has pages then, at least.
+          reserve: pages that must stay available after it.
+        """
+        if self._needed(sequence, positions) + reserve > self.available:
+            return False
+        if sequence.copy is None:
+            self._pool.enter(sequence.pages)
+        else:
+            sequence.pages = self.take(sequence.copy.pages)
+            self._moves.append(Insert(self._shard, sequence.copy, sequence.pages.copy()))
+            sequence.copy = None
+        sequence.pages += self.take(self._missing(sequence, positions))
         return True
 
+    def take(self, count: int) -> list[int]:
+        """Take pages for requests with a row; so many must be available."""
+        while self._pool.at_hand < count:
+            self._evict()
+        return self._pool.take(count)
+
     def begin(
-        self, tokens: Int32s, version: int, *, pinned: bool, reserve: int
+        self, tokens: Int32s, positions: int, version: int, *, pinned: bool, reserve: int
     ) -> Sequence | None:
         """Open a sequence for a text that prefill shall fill; None where memory is short.
 
         Args:
           tokens: what prefill has to write, i32[n], n >= 0.
+          positions: for which it has pages then, n at least.
           reserve: pages that must stay available after it.
         """
-        found = np.array(self._index.find(version, tokens), np.int32)
-        count = -(-len(tokens) // self._page_tokens)
+        found = self._index.find(version, tokens)
+        count = self._pages_for(len(tokens))
         partial = len(found) == count and len(tokens) % self._page_tokens > 0
-        new = count - len(found) + partial
+        new = self._pages_for(positions) - len(found) + partial
         if new + self._pool.unused(found) + reserve > self.available:
             return None
         self._pool.hold(found)
         taken = self.take(new)
-        if partial:
-            return Sequence(version, pinned, found, spare=int(taken[0]))
-        self._filled[taken] = 0
-        pages = np.concatenate([found, taken])
-        self._index.add(version, tokens, pages)
-        return Sequence(version, pinned, pages)
-
-    def extend(self, sequence: Sequence, positions: int) -> bool:
-        """Give a sequence pages for so many positions; false where there are too few."""
-        missing = -(-positions // self._page_tokens) - len(sequence.pages)
-        if missing > self.available:
-            return False
-        if missing > 0:
-            sequence.pages = np.concatenate([sequence.pages, self.take(missing)])
-        return True
+        spare = taken.pop() if partial else None
+        pages = found + taken
+        for page in taken:
+            self._filled[page] = 0
+        self._index.add(version, tokens, pages[:count])
+        return Sequence(version, pinned, pages, spare=spare)
 
     def advance(self, sequence: Sequence, to_fill: int) -> int:
         """Count what is filled, also by others who share the pages; return `valid`.
@@ -142,7 +142,7 @@ class Memory:
         """
         while sequence.fresh and sequence.valid < to_fill:
             slot, offset = divmod(sequence.valid, self._page_tokens)
-            filled = int(self._filled[sequence.pages[slot]])
+            filled = self._filled[sequence.pages[slot]]
             if filled <= offset:
                 break
             sequence.valid = min(slot * self._page_tokens + filled, to_fill)
@@ -151,10 +151,10 @@ class Memory:
     def mark(self, sequence: Sequence, end: int, version: int) -> None:
         """Note that prefill fills the positions up to `end` before anything reads them."""
         if sequence.fresh:
-            first, size = sequence.valid // self._page_tokens, self._page_tokens
-            pages = sequence.pages[first : -(-end // size)]
-            filled = np.minimum(end - size * np.arange(first, first + len(pages)), size)
-            self._filled[pages] = np.maximum(self._filled[pages], filled)
+            size = self._page_tokens
+            for slot in range(sequence.valid // size, self._pages_for(end)):
+                page, filled = sequence.pages[slot], min(end - slot * size, size)
+                self._filled[page] = max(self._filled[page], filled)
         sequence.write(end, version)
 
     def own_page(self, sequence: Sequence) -> None:
@@ -162,12 +162,10 @@ class Memory:
         if sequence.spare is None:
             return
         slot, page = sequence.valid // self._page_tokens, sequence.spare
-        shared = sequence.pages[slot : slot + 1]
-        self._moves.append(Duplicate(self._shard, int(shared[0]), page))
-        self._pool.leave(shared)
-        self._pool.drop(shared)
-        sequence.pages, sequence.spare = sequence.pages.copy(), None
-        sequence.pages[slot] = page
+        source, sequence.pages[slot], sequence.spare = sequence.pages[slot], page, None
+        self._moves.append(Duplicate(self._shard, source, page))
+        self._pool.leave([source])
+        self._pool.drop([source])
 
     def close(self, sequence: Sequence) -> None:
         """Let go of the pages of a request with a row."""
@@ -181,19 +179,19 @@ class Memory:
           tokens: of the whole trajectory so far; the last one isn't in the cache.
         """
         sequence.tokens, sequence.valid = tokens, len(tokens) - 1
-        count = -(-sequence.valid // self._page_tokens)
+        count = self._pages_for(sequence.valid)
         self._pool.leave(sequence.pages)
         self._pool.drop(sequence.pages[count:])
-        sequence.pages = sequence.pages[:count]
+        del sequence.pages[count:]
         self.discard(key)
         self._idle[key] = sequence
 
     def park(self, sequence: Sequence) -> None:
         """Move the pages of a request with a row to the host."""
-        count = -(-sequence.valid // self._page_tokens)
+        count = self._pages_for(sequence.valid)
         self._extract(sequence, sequence.pages[:count])
         self.close(sequence)
-        sequence.pages, sequence.spare, sequence.fresh = NO_PAGES, None, False
+        sequence.pages, sequence.spare, sequence.fresh = [], None, False
 
     def forget(self, version: int) -> None:
         """Let go of everything that only requests pinned to a version could use."""
@@ -214,11 +212,16 @@ class Memory:
         self._evicted.pop(key, None)
         return was_evicted
 
-    def take(self, count: int) -> Int32s:
-        """Take pages for requests with a row; so many must be available."""
-        while self._pool.at_hand < count:
-            self._evict()
-        return self._pool.take(count)
+    def _needed(self, sequence: Sequence, positions: int) -> int:
+        """Pages that become busy if the sequence gets a row."""
+        own = self._pool.unused(sequence.pages) if sequence.copy is None else sequence.num_pages
+        return own + self._missing(sequence, positions)
+
+    def _missing(self, sequence: Sequence, positions: int) -> int:
+        return max(0, self._pages_for(positions) - sequence.num_pages)
+
+    def _pages_for(self, positions: int) -> int:
+        return -(-positions // self._page_tokens)
 
     def _evict(self) -> None:
         """Make room: the trajectory that is idle longest gives up its pages."""
@@ -227,7 +230,7 @@ class Memory:
         if idle.pinned:
             self._extract(idle, idle.pages)
             self._pool.drop(idle.pages)
-            idle.pages = NO_PAGES
+            idle.pages = []
             self._limit_host()
         else:
             self._lose(key)
@@ -249,7 +252,7 @@ class Memory:
             surplus -= copy.pages
             self._lose(key)
 
-    def _extract(self, sequence: Sequence, pages: Int32s) -> None:
+    def _extract(self, sequence: Sequence, pages: list[int]) -> None:
         sequence.copy = HostCopy(len(pages))
         self._moves.append(Extract(self._shard, pages, sequence.copy))
 

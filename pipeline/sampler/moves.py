@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..types import Int32s
-
 
 @dataclass(eq=False)
 class HostCopy:
@@ -23,7 +21,7 @@ class Extract(NamedTuple):
     """Copy pages of a shard to the host, before anybody else writes them."""
 
     shard: int
-    pages: Int32s
+    pages: list[int]
     copy: HostCopy
 
 
@@ -32,7 +30,7 @@ class Insert(NamedTuple):
 
     shard: int
     copy: HostCopy
-    pages: Int32s
+    pages: list[int]
 
 
 class Duplicate(NamedTuple):

@@ -97,7 +97,8 @@ class Occupant:
 
     def take(self, sampled: Sampled) -> None:
         """Take in all that was sampled so far."""
-        self.tokens, self.sampled = np.append(self.request.tokens, sampled.tokens), sampled
+        self.tokens = np.concatenate([self.request.tokens, sampled.tokens])
+        self.sampled = sampled
 
     def complete(self) -> Completion:
         """Make the completion of a request that ended."""

@@ -2,15 +2,13 @@
 
 A page is free, or held by sequences, or loose: nobody holds it, but the prefix index still
 knows what is in it. A page is busy while a request with a row holds it; every other page can be
-had. Page 0 is a bin for masked writes and belongs to nobody. No holder has a page twice.
+had. Page 0 is a bin for masked writes and belongs to nobody.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from ..types import Bools, Int32s
+from .prefixes import PrefixIndex
 
 BIN = 0  # where masked rows write
 
@@ -18,18 +16,16 @@ BIN = 0  # where masked rows write
 class PagePool:
     """All pages of one shard of the cache, by number."""
 
-    def __init__(self, known: Bools, *, forget: Callable[[int], None]):
+    def __init__(self, pages: int, index: PrefixIndex):
         """Args:
-        known: bool[P], the pages that the prefix index knows; the index changes it.
-        forget: called for a loose page that is taken, so that the index forgets it.
+        pages: P, the bin included.
+        index: it is told to forget a loose page that is taken.
         """
-        pages = len(known)
         self.capacity = pages - 1
         self.busy = 0
-        self._known = known
-        self._forget = forget
-        self._users = np.zeros(pages, np.int32)  # sequences that hold it
-        self._busy = np.zeros(pages, np.int32)  # those among them that have a row
+        self._index = index
+        self._users = [0] * pages  # sequences that hold it
+        self._busy = [0] * pages  # those among them that have a row
         self._free = list(range(pages - 1, BIN, -1))
         self._loose: OrderedDict[int, None] = OrderedDict()
 
@@ -43,7 +39,7 @@ class PagePool:
         """Pages that nobody holds, free or loose."""
         return len(self._free) + len(self._loose)
 
-    def take(self, count: int) -> Int32s:
+    def take(self, count: int) -> list[int]:
         """Take pages for a request with a row: free ones, then those that are loose longest.
 
         Raises:
@@ -51,46 +47,53 @@ class PagePool:
         """
         while len(self._free) < count:
             page, _ = self._loose.popitem(last=False)
-            self._forget(page)
+            self._index.forget(page)
             self._free.append(page)
         rest = len(self._free) - count
-        pages = np.array(self._free[rest:], np.int32)
+        pages = self._free[rest:]
         del self._free[rest:]
-        self._users[pages] = 1
-        self.enter(pages)
+        for page in pages:
+            self._users[page] = self._busy[page] = 1
+        self.busy += count
         return pages
 
-    def hold(self, pages: Int32s) -> None:
+    def hold(self, pages: Iterable[int]) -> None:
         """Share pages with a request with a row."""
-        for page in pages[self._users[pages] == 0].tolist():
-            del self._loose[page]
-        self._users[pages] += 1
+        for page in pages:
+            if self._users[page] == 0:
+                del self._loose[page]
+            self._users[page] += 1
         self.enter(pages)
 
-    def unused(self, pages: Int32s) -> int:
+    def unused(self, pages: Iterable[int]) -> int:
         """Count those that no request with a row holds."""
-        return int(np.count_nonzero(self._busy[pages] == 0))
+        return sum(self._busy[page] == 0 for page in pages)
 
-    def enter(self, pages: Int32s) -> None:
+    def enter(self, pages: Iterable[int]) -> None:
         """Note that a holder of the pages has a row now."""
-        self.busy += self.unused(pages)
-        self._busy[pages] += 1
+        for page in pages:
+            self.busy += self._busy[page] == 0
+            self._busy[page] += 1
 
-    def leave(self, pages: Int32s) -> None:
+    def leave(self, pages: Iterable[int]) -> None:
         """Note that a holder of the pages, which goes on holding them, has no row any more."""
-        self._busy[pages] -= 1
-        self.busy -= self.unused(pages)
+        for page in pages:
+            self._busy[page] -= 1
+            self.busy -= self._busy[page] == 0
 
-    def drop(self, pages: Int32s) -> None:
+    def drop(self, pages: Sequence[int]) -> None:
         """Let go of pages, as a holder without a row, the last first: prefixes stay longest."""
-        self._users[pages] -= 1
-        gone = pages[self._users[pages] == 0][::-1]
-        known = self._known[gone]
-        self._loose.update(dict.fromkeys(gone[known].tolist()))
-        self._free += gone[~known].tolist()
+        for page in reversed(pages):
+            self._users[page] -= 1
+            if self._users[page] == 0:
+                self.settle(page)
 
     def settle(self, page: int) -> None:
-        """Free a page that the index has forgotten, unless somebody holds it."""
-        if self._users[page] == 0:
-            del self._loose[page]
+        """Free a page, or keep it loose while the index knows it, unless somebody holds it."""
+        if self._users[page]:
+            return
+        if page in self._index:
+            self._loose[page] = None
+        else:
+            self._loose.pop(page, None)
             self._free.append(page)

@@ -23,17 +23,9 @@ class _Place(NamedTuple):
 
 
 class PrefixIndex:
-    """Finds the pages that hold the start of a text.
+    """Finds the pages that hold the start of a text."""
 
-    Attributes:
-      known: bool[P], the pages that are in it.
-    """
-
-    def __init__(self, pages: int, page_tokens: int):
-        """Args:
-        pages: P.
-        """
-        self.known = np.zeros(pages, np.bool_)
+    def __init__(self, page_tokens: int):
         self._page_bytes = page_tokens * np.dtype(np.int32).itemsize
         self._pages: dict[_Place, int] = {}
         self._places: dict[int, tuple[_Place, int]] = {}  # with the page's own serial
@@ -42,6 +34,9 @@ class PrefixIndex:
 
     def __len__(self) -> int:
         return len(self._pages)
+
+    def __contains__(self, page: int) -> bool:
+        return page in self._places
 
     def find(self, version: int, tokens: Int32s) -> list[int]:
         """The pages that hold a text from its start on, as far as the index knows them.
@@ -58,23 +53,21 @@ class PrefixIndex:
             parent = self._places[page][1]
         return found
 
-    def add(self, version: int, tokens: Int32s, pages: Int32s) -> None:
+    def add(self, version: int, tokens: Int32s, pages: list[int]) -> None:
         """Enter the pages of a text, of which the first ones may be known already."""
         parent = 0
-        for piece, page in zip(self._pieces(tokens), pages.tolist(), strict=True):
+        for piece, page in zip(self._pieces(tokens), pages, strict=True):
             if page not in self._places:
                 place = _Place(version, parent, piece)
                 self._pages[place] = page
                 self._places[page] = place, next(self._serials)
                 self._by_version.setdefault(version, set()).add(page)
-                self.known[page] = True
             parent = self._places[page][1]
 
     def forget(self, page: int) -> None:
         """Take a page out; what stands after it is found no longer."""
         place, _ = self._places.pop(page)
         del self._pages[place]
-        self.known[page] = False
         pages = self._by_version[place.version]
         pages.remove(page)
         if not pages:

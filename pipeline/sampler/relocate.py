@@ -49,7 +49,7 @@ def _duplicate(
     return programs.duplicate(state, sources, targets)
 
 
-def _of_shard(shard: int, numbers: Int32s | list[int], shards: int, count: int) -> Int32s:
+def _of_shard(shard: int, numbers: list[int], shards: int, count: int) -> Int32s:
     """Page numbers for a program of all shards: `count` each, the bin where there are none."""
     padded = np.full((shards, count), BIN, np.int32)
     padded[shard, : len(numbers)] = numbers

@@ -135,9 +135,9 @@ class Scheduler:
         results, nor where another waits for a row that the results may free, unless rows are
         freed seldom.
         """
-        if self.short_of_pages or self._rows.constrained.any():
+        if self._rows.constrained or (self._waiting and not self._turns_are_long):
             return False
-        return not self._waiting or self._turns_are_long
+        return not self.short_of_pages
 
     @property
     def _turns_are_long(self) -> bool:
@@ -345,16 +345,17 @@ class Scheduler:
 
     def _constrain(self, version: int) -> None:
         """Ask the constraints for the tokens allowed next; a request whose one fails ends."""
-        rows = self._rows.constrained & self._rows.unfinished(version)
-        for row in np.flatnonzero(rows).tolist():
+        for row in sorted(self._rows.constrained):
             occupant, sampled = self._decoding[row], self._rows.sampled(row)
+            if self._version_of(occupant) != version:
+                continue
             try:
                 allowed = occupant.ask_constraint(sampled, self._vocab_size)
             except Exception as error:
                 self._evacuate(occupant)
                 self._refused.append((occupant.ticket, error))
                 continue
-            tokens = np.append(occupant.request.tokens, sampled)
+            tokens = np.concatenate([occupant.request.tokens, sampled])
             self._numbers.constrain(row, tokens, allowed)
 
     def _version_of(self, occupant: Occupant) -> int:

@@ -24,7 +24,7 @@ class Sequence:
 
     version: int | None
     pinned: bool
-    pages: Int32s = field(default_factory=lambda: np.zeros(0, np.int32))
+    pages: list[int] = field(default_factory=list)
     valid: int = 0
     fresh: bool = True
     spare: int | None = None
@@ -37,9 +37,9 @@ class Sequence:
         return len(self.pages) if self.copy is None else self.copy.pages
 
     @property
-    def held(self) -> Int32s:
+    def held(self) -> list[int]:
         """Its pages, the spare one too."""
-        return self.pages if self.spare is None else np.append(self.pages, np.int32(self.spare))
+        return self.pages if self.spare is None else [*self.pages, self.spare]
 
     def write(self, end: int, version: int) -> None:
         """Note that the positions up to `end` are filled, with weights of this version."""

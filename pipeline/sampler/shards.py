@@ -4,9 +4,6 @@ A shard is a part of the rows with a part of the pages. A request stays where it
 pages are, and goes otherwise where most of its prompt is known.
 """
 
-import numpy as np
-
-from ..types import Int32s
 from .config import SamplerConfig
 from .memory import Memory
 from .moves import Move
@@ -24,7 +21,8 @@ class Shards:
 
     def __init__(self, config: SamplerConfig, count: int):
         rows, pages = config.rows // count, config.num_pages(count)
-        self._config = config
+        self._steps = config.decode_tokens
+        self._recomputes = config.kv_on_publish == "recompute"
         self._rows = rows  # of each shard
         self._free = [list(range(shard * rows, (shard + 1) * rows)) for shard in range(count)]
         self.memories = [Memory(pages, config.page_tokens, shard=shard) for shard in range(count)]
@@ -73,12 +71,8 @@ class Shards:
         be the first to be parked again.
         """
         occupant.shard = shard
-        rows = self._rows - len(self._free[shard])
-        if not self._find_pages(occupant, version, rows):
+        if not self._find_pages(occupant, version, rows=self._rows - len(self._free[shard])):
             return False
-        steps, memory = self._config.decode_tokens, self.memory_of(occupant)
-        extended = memory.extend(occupant.cached, occupant.positions_after(steps))
-        assert extended, "the pages were counted"
         occupant.row = self._free[shard].pop()
         return True
 
@@ -94,38 +88,32 @@ class Shards:
             for count, memory in zip(self._by_shard(growth), self.memories, strict=True)
         )
 
-    def take(self, growth: Int64s) -> Int32s:
+    def take(self, growth: Int64s) -> list[int]:
         """Take so many pages for each row, i64[S]; row by row, and they aren't short."""
-        return np.concatenate(
-            [
-                memory.take(count)
-                for count, memory in zip(self._by_shard(growth), self.memories, strict=True)
-            ]
-        )
+        pages: list[int] = []
+        for count, memory in zip(self._by_shard(growth), self.memories, strict=True):
+            pages += memory.take(count)
+        return pages
 
     def _by_shard(self, growth: Int64s) -> list[int]:
         counts: list[int] = growth.reshape(len(self), -1).sum(axis=1).tolist()
         return counts
 
-    def _find_pages(self, occupant: Occupant, version: int, rows: int) -> bool:
-        request, memory = occupant.request, self.memory_of(occupant)
+    def _find_pages(self, occupant: Occupant, version: int, *, rows: int) -> bool:
+        """Args:
+        rows: of the shard that have a request.
+        """
+        positions, memory = occupant.positions_after(self._steps), self.memory_of(occupant)
         if occupant.sequence is not None:  # it was parked
-            reserve = 2 * rows + self._growth(occupant, occupant.sequence.num_pages)
-            return memory.bring_back(occupant.sequence, reserve)
+            return memory.bring_back(occupant.sequence, positions, reserve=2 * rows)
         wanted = self._cached_version(occupant, version)
         idle = memory.continues(occupant.trajectory, occupant.tokens, wanted)
         if idle is not None:
-            reserve = rows + self._growth(occupant, idle.num_pages)
-            found = memory.resume(occupant.trajectory, reserve)
+            found = memory.resume(occupant.trajectory, positions, reserve=rows)
             occupant.sequence = idle if found else None
             return found
-        prompt = -(-occupant.to_fill // self._config.page_tokens)
-        occupant.sequence = memory.begin(
-            occupant.tokens[:-1],
-            version,
-            pinned=request.version is not None,
-            reserve=rows + self._growth(occupant, prompt),
-        )
+        text, pinned = occupant.tokens[:-1], occupant.request.version is not None
+        occupant.sequence = memory.begin(text, positions, version, pinned=pinned, reserve=rows)
         if occupant.sequence is None:
             return False
         # Of whatever shard: it may have to go on in another one.
@@ -142,11 +130,4 @@ class Shards:
 
     def _cached_version(self, occupant: Occupant, version: int) -> int | None:
         """The version that a cache must have to go on with; None for any."""
-        if self._config.kv_on_publish == "recompute":
-            return version
-        return occupant.request.version
-
-    def _growth(self, occupant: Occupant, pages: int) -> int:
-        """Pages that the next dispatch needs beyond those."""
-        positions = occupant.positions_after(self._config.decode_tokens)
-        return max(0, -(-positions // self._config.page_tokens) - pages)
+        return version if self._recomputes else occupant.request.version

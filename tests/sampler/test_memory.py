@@ -88,23 +88,30 @@ class Holders(RuleBasedStateMachine):
         tokens=st.lists(st.integers(0, 1), max_size=LONGEST),
         version=st.integers(0, VERSIONS - 1),
         pinned=st.booleans(),
+        more=st.integers(0, 3),
         reserve=st.integers(0, 2),
     )
-    def begin(self, tokens: list[int], version: int, pinned: bool, reserve: int) -> None:
+    def begin(
+        self, tokens: list[int], version: int, pinned: bool, more: int, reserve: int
+    ) -> None:
         text, count = np.array(tokens, np.int32), -(-len(tokens) // SIZE)
         found = self.memory._index.find(version, text)
         assert self.memory.knows(text, version) == len(found)
         copied = len(found) == count and len(text) % SIZE > 0
-        needed = count - sum(self.is_busy(page) for page in found) + copied
+        pages = -(-(len(tokens) + more) // SIZE)
+        needed = pages - sum(self.is_busy(page) for page in found) + copied
         fits = needed + reserve <= self.memory.available
         before = self.memory.available
-        sequence = self.memory.begin(text, version, pinned=pinned, reserve=reserve)
+        sequence = self.memory.begin(
+            text, len(text) + more, version, pinned=pinned, reserve=reserve
+        )
         self.carry_out()
         assert (sequence is not None) == fits
         if sequence is None:
             return
         assert self.memory.available == before - needed
-        assert sequence.pages[: len(found)].tolist() == found
+        assert sequence.pages[: len(found)] == found
+        assert len(sequence.pages) == pages
         filled = self.memory.advance(sequence, len(text))
         assert self.read(sequence, filled) == self.text_of(text, version, filled)
         self.keys += 1
@@ -131,7 +138,8 @@ class Holders(RuleBasedStateMachine):
         missing = max(0, -(-positions // SIZE) - len(job.sequence.pages))
         fits = missing <= self.memory.available
         before = self.memory.available
-        assert self.memory.extend(job.sequence, positions) == fits
+        if fits:
+            job.sequence.pages += self.memory.take(missing)
         self.carry_out()
         assert self.memory.available == before - missing * fits
         if fits and positions > len(job.tokens):
@@ -158,7 +166,7 @@ class Holders(RuleBasedStateMachine):
     def whole_turn(self, tokens: list[int], version: int, pinned: bool) -> None:
         """From the first token on to the end, if there is memory for it."""
         text = np.array(tokens, np.int32)
-        sequence = self.memory.begin(text, version, pinned=pinned, reserve=0)
+        sequence = self.memory.begin(text, len(text), version, pinned=pinned, reserve=0)
         self.carry_out()
         if sequence is None:
             return
@@ -201,18 +209,17 @@ class Holders(RuleBasedStateMachine):
     def bring_back(self, data: Any, reserve: int) -> None:
         job = data.draw(st.sampled_from(self.parked))
         pages = max(job.sequence.num_pages, -(-len(job.tokens) // SIZE))
-        reserve += pages - job.sequence.num_pages
-        fits = job.sequence.num_pages + reserve <= self.memory.available
-        assert self.memory.bring_back(job.sequence, reserve) == fits
+        fits = pages + reserve <= self.memory.available
+        assert self.memory.bring_back(job.sequence, len(job.tokens), reserve=reserve) == fits
         if fits:
-            assert self.memory.extend(job.sequence, len(job.tokens))
+            assert len(job.sequence.pages) == pages
             self.parked.remove(job)
             self.jobs.append(job)
         self.carry_out()
 
     @precondition(lambda self: self.idle)
-    @rule(data=st.data(), reserve=st.integers(0, 2))
-    def go_on(self, data: Any, reserve: int) -> None:
+    @rule(data=st.data(), more=st.integers(0, 3), reserve=st.integers(0, 2))
+    def go_on(self, data: Any, more: int, reserve: int) -> None:
         key = data.draw(st.sampled_from(list(self.idle)))
         tokens, sequence = self.idle[key]
         text = np.append(tokens, np.int32(5))
@@ -232,8 +239,10 @@ class Holders(RuleBasedStateMachine):
             if on_device
             else sequence.num_pages
         )
+        positions = len(tokens) - 1 + more
+        needed += max(0, -(-positions // SIZE) - sequence.num_pages)
         fits = needed + reserve <= memory.available
-        assert memory.resume(key, reserve) == fits
+        assert memory.resume(key, positions, reserve=reserve) == fits
         self.carry_out()
         if fits:
             del self.idle[key]
@@ -288,11 +297,23 @@ class Holders(RuleBasedStateMachine):
     def pages_are_conserved(self) -> None:
         assert not self.memory._moves
         assert_conserved(self.memory, [held(job.sequence) for job in self.jobs])
-        assert self.memory._filled.max() <= SIZE
+        assert max(self.memory._filled) <= SIZE
 
 
 TestHolders = Holders.TestCase
 TestHolders.settings = settings(max_examples=60, stateful_step_count=40)
+
+
+def test_who_cannot_go_on_yet_keeps_its_place_in_the_order_of_eviction() -> None:
+    memory = Memory(pages=6, page_tokens=2)
+    for member in range(2):
+        tokens = np.array([member, 1, 1], np.int32)
+        sequence = memory.begin(tokens[:-1], 2, 0, pinned=False, reserve=0)
+        assert sequence is not None
+        memory.keep((member, 0, 0), sequence, tokens)
+    assert not memory.resume((0, 0, 0), 3, reserve=4)
+    assert list(memory._idle) == [(0, 0, 0), (1, 0, 0)]
+    assert memory.resume((0, 0, 0), 3, reserve=3)
 
 
 def test_a_sequence_of_several_versions_is_not_kept_for_pinned_requests() -> None:
@@ -309,7 +330,7 @@ def test_the_host_keeps_so_many_pinned_trajectories_and_the_others_are_counted_a
     count = HOST_SHARE * memory.capacity + 10  # of one page each
     for member in range(count):
         tokens = np.array([member, 1], np.int32)
-        sequence = memory.begin(tokens[:-1], 0, pinned=True, reserve=0)
+        sequence = memory.begin(tokens[:-1], 1, 0, pinned=True, reserve=0)
         assert sequence is not None
         memory.keep((member, 0, 0), sequence, tokens)
         memory.take_moves()

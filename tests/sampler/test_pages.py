@@ -2,35 +2,34 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.pipeline.sampler.pages import BIN, PagePool
-from headrace.pipeline.types import Int32s
 
 PAGES = 7
 
 
-def numbers(*pages: int) -> Int32s:
-    return np.array(pages, np.int32)
-
-
 class Pool(RuleBasedStateMachine):
-    """Holders, some with a row, that share pages of a small pool."""
+    """Holders, some with a row, that share pages of a small pool; and the index of it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.forgotten: list[int] = []
-        self.known = np.zeros(PAGES, np.bool_)
-        self.pool = PagePool(self.known, forget=self.forget)
+        self.known: set[int] = set()
+        self.pool = PagePool(PAGES, self)
         self.holds: list[tuple[int, bool]] = []  # a page, and whether its holder has a row
         self.loose: list[int] = []  # the longest loose one first
 
+    # As the index
+
+    def __contains__(self, page: int) -> bool:
+        return page in self.known
+
     def forget(self, page: int) -> None:
-        self.known[page] = False
+        self.known.remove(page)
         self.forgotten.append(page)
 
     def users_of(self, page: int) -> list[bool]:
@@ -45,11 +44,10 @@ class Pool(RuleBasedStateMachine):
         pages = self.pool.take(count)
         assert self.forgotten == expected
         self.forgotten.clear()
-        assert pages.dtype == np.int32
-        assert len(set(pages.tolist())) == count
-        assert not self.known[pages].any()
-        self.known[pages] = known
-        self.holds += [(page, True) for page in pages.tolist()]
+        assert len(set(pages)) == count
+        assert not self.known & set(pages)
+        self.known |= set(pages) if known else set()
+        self.holds += [(page, True) for page in pages]
 
     @precondition(lambda self: not self.pool.at_hand)
     @rule()
@@ -62,7 +60,7 @@ class Pool(RuleBasedStateMachine):
     def share(self, data: Any) -> None:
         known = [*self.loose, *dict.fromkeys(page for page, _ in self.holds)]
         pages = data.draw(st.lists(st.sampled_from(known), unique=True, max_size=3))
-        self.pool.hold(numbers(*pages))
+        self.pool.hold(pages)
         self.holds += [(page, True) for page in pages]
         self.loose = [other for other in self.loose if other not in pages]
 
@@ -72,7 +70,7 @@ class Pool(RuleBasedStateMachine):
         """Holders get a row, or leave it."""
         pages = data.draw(st.sets(st.sampled_from([page for page, _ in self.holds]), max_size=3))
         changing = [page for page in pages if (page, has_row) in self.holds]
-        (self.pool.leave if has_row else self.pool.enter)(numbers(*changing))
+        (self.pool.leave if has_row else self.pool.enter)(changing)
         for page in changing:
             self.holds[self.holds.index((page, has_row))] = page, not has_row
 
@@ -81,20 +79,18 @@ class Pool(RuleBasedStateMachine):
     def drop(self, data: Any) -> None:
         idle = [page for page, has_row in self.holds if not has_row]
         dropped = data.draw(st.lists(st.sampled_from(idle), unique=True))
-        self.pool.drop(numbers(*dropped))
+        self.pool.drop(dropped)
         for page in reversed(dropped):
             self.holds.remove((page, False))
-            if self.known[page] and not self.users_of(page):
+            if page in self.known and not self.users_of(page):
                 self.loose.append(page)
 
+    @precondition(lambda self: self.known)
     @rule(data=st.data())
     def forget_one(self, data: Any) -> None:
         """The index forgets a page, loose or held."""
-        known = np.flatnonzero(self.known).tolist()
-        if not known:
-            return
-        page = data.draw(st.sampled_from(known))
-        self.known[page] = False
+        page = data.draw(st.sampled_from(sorted(self.known)))
+        self.known.remove(page)
         self.pool.settle(page)
         self.loose = [other for other in self.loose if other != page]
 
@@ -108,8 +104,7 @@ class Pool(RuleBasedStateMachine):
         busy = {page for page, has_row in self.holds if has_row}
         assert self.pool.busy == len(busy)
         assert self.pool.available == PAGES - 1 - len(busy)
-        every = np.arange(PAGES)
-        assert self.pool.unused(every) == PAGES - len(busy)
+        assert self.pool.unused(range(PAGES)) == PAGES - len(busy)
 
 
 TestPool = Pool.TestCase

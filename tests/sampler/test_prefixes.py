@@ -42,9 +42,9 @@ def known(entries: list[Entry], version: int, tokens: Int32s) -> list[int]:
 def enter(index: PrefixIndex, entries: list[Entry], version: int, tokens: Int32s) -> None:
     """As the memory does: what is known stays, the rest gets new pages."""
     found = index.find(version, tokens)
-    free = np.flatnonzero(~index.known)
-    pages = [*found, *free[: -(-len(tokens) // SIZE) - len(found)].tolist()]
-    index.add(version, tokens, np.array(pages, np.int32))
+    free = [page for page in range(PAGES) if page not in index]
+    pages = [*found, *free[: -(-len(tokens) // SIZE) - len(found)]]
+    index.add(version, tokens, pages)
     for count in range(len(found) + 1, len(pages) + 1):
         text = tuple(tokens[: count * SIZE].tolist())
         entries.append(Entry(version, text, tuple(pages[:count])))
@@ -65,7 +65,7 @@ Actions = st.lists(
 def test_what_is_found_is_the_longest_known_start_with_the_right_version(
     actions: list[tuple], texts: list[Int32s]
 ) -> None:
-    index, entries = PrefixIndex(PAGES, SIZE), list[Entry]()
+    index, entries = PrefixIndex(SIZE), list[Entry]()
     for kind, value, version in actions:
         if kind == "enter":
             enter(index, entries, version, value)
@@ -83,15 +83,15 @@ def test_what_is_found_is_the_longest_known_start_with_the_right_version(
     pages = {each: {one.pages[-1] for one in entries if one.version == each} for each in (0, 1)}
     for each, expected in pages.items():
         assert set(index.of_version(each)) == expected
-        assert all(index.known[page] for page in expected)
+        assert all(page in index for page in expected)
 
 
 def test_nothing_is_left_of_what_was_forgotten() -> None:
-    index = PrefixIndex(PAGES, SIZE)
+    index = PrefixIndex(SIZE)
     enter(index, [], 3, np.arange(7, dtype=np.int32))
     for page in index.of_version(3):
         index.forget(page)
-        assert not index.known[page]
+        assert page not in index
     assert not index._pages
     assert not index._places
     assert not index._by_version
