@@ -96,7 +96,7 @@ def _open_folder(folder: Path) -> _Model:
 
 def _vocab_size(settings: Mapping[str, Any], entries: Iterable[Entry], tensors: Tensors) -> int:
     """Give what config.json says; where it says nothing, the rows of the file's embedding."""
-    stated = settings.get("text_config", settings).get("vocab_size")
+    stated = (settings.get("text_config") or settings).get("vocab_size")
     size = tensors.shapes.get(_embedding(entries), (None,))[0] if stated is None else stated
     if not isinstance(size, int) or size < 1:
         raise ConfigError(f"config.json: vocab_size must be an integer >= 1, got {size!r}")

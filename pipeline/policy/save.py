@@ -5,12 +5,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from jax.typing import DTypeLike
 
 from ..errors import ConfigError
 from ..models.families import family_of
 from ..models.families.family import Family
+from ..models.parameters import Params
 from ..models.weights.save import MAX_FILE_BYTES, save_params
 from .own import MODEL_TYPE, OWN, own_settings
 from .record import Policy, TextFiles
@@ -44,8 +46,9 @@ def save_policy(
       max_file_bytes: of one file of weights.
 
     Raises:
-      ConfigError: where the folder has files already.
+      ConfigError: where the folder has files already, or weights aren't plain arrays.
     """
+    _check_plain(policy.params)
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} has files already; give a new folder or an empty one")
@@ -80,6 +83,16 @@ def _family_and_settings(policy: Policy) -> tuple[Family, dict[str, Any]]:
     is_whole = "architectures" in loaded and loaded["model_type"] == written["model_type"]
     if is_whole and family.config_from(loaded) == policy.config:
         return family, dict(loaded)
-    inner = loaded.get("text_config", {})
+    inner = loaded.get("text_config") or {}
     kept = {key: value for key, value in {**loaded, **inner}.items() if key in KEPT_SETTINGS}
     return family_of(written), {**kept, **written, "vocab_size": policy.vocab_size}
+
+
+def _check_plain(params: Params) -> None:
+    leaves = {name: params[name] for name in params if name != "layers"} | params["layers"]
+    other = [name for name, leaf in leaves.items() if not isinstance(leaf, jax.Array | np.ndarray)]
+    if other:
+        raise ConfigError(
+            f"weights must be plain arrays to be saved, but these have adapters or are quantised: "
+            f"{', '.join(other)}; merge the adapters first"
+        )

@@ -16,12 +16,13 @@ from .record import TextFiles
 
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 GENERATION, TEMPLATE = "generation_config.json", "chat_template.jinja"
+SPECIAL_TOKENS = "special_tokens_map.json"
 KEPT_FILES = (
     TOKENIZER,
     TOKENIZER_CONFIG,
     GENERATION,
     TEMPLATE,
-    "special_tokens_map.json",
+    SPECIAL_TOKENS,
     "added_tokens.json",
     "vocab.json",
     "merges.txt",
@@ -51,7 +52,7 @@ def read_text_files(folder: Path, settings: Mapping[str, Any]) -> TextFiles | No
     config = read_json(folder, files, TOKENIZER_CONFIG)
     more = tuple(_more_tokens(config))
     tokenizer = HubTokenizer(read_json(folder, files, TOKENIZER), more)
-    texts = _special_texts(config)
+    texts = _special_texts(read_json(folder, files, SPECIAL_TOKENS)) | _special_texts(config)
     generation = read_json(folder, files, GENERATION)
     named = [record.get("eos_token_id") for record in (generation, settings)]
     return TextFiles(

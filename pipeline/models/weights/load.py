@@ -1,7 +1,7 @@
 """From a file straight into arrays on devices; each device's block is read by itself.
 
-On the host there is never more than one weight beside the arrays, in parts as large as the
-devices' blocks.
+On the host there is one weight beside the arrays, in parts as large as the devices' blocks, and
+of those before it what JAX hasn't let go yet.
 """
 
 import gc
@@ -50,7 +50,7 @@ def load_params(
     for entry in entries:
         shape = weight_at(declared, entry.path).shape
         sharding = default if shardings is None else weight_at(shardings, entry.path)
-        array = _load(tensors, entry, shape, sharding, np.dtype(dtype))
+        array = _load(tensors, entry, shape, sharding=sharding, dtype=np.dtype(dtype))
         put(params, entry.path, array)
         garbage_bytes += array.nbytes
         if garbage_bytes >= COLLECTED_BYTES:
@@ -60,7 +60,7 @@ def load_params(
 
 
 def _load(
-    tensors: Tensors, entry: Entry, shape: Shape, sharding: Sharding, dtype: np.dtype
+    tensors: Tensors, entry: Entry, shape: Shape, *, sharding: Sharding, dtype: np.dtype
 ) -> jax.Array:
     _check_divides(entry, shape, sharding)
     blocks: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
@@ -70,7 +70,7 @@ def _load(
         ranges = tuple(part.indices(size)[:2] for part, size in zip(parts, shape, strict=True))
         if ranges not in blocks:
             block = tuple(slice(*ends) for ends in ranges)
-            blocks[ranges] = read_block(tensors, entry, shape, block, dtype)
+            blocks[ranges] = read_block(tensors, entry, shape, block, dtype=dtype)
         return blocks[ranges]
 
     array = jax.make_array_from_callback(shape, sharding, block_of, dtype=dtype)
@@ -79,7 +79,7 @@ def _load(
 
 
 def read_block(
-    tensors: Tensors, entry: Entry, shape: Shape, block: Slices, dtype: np.dtype
+    tensors: Tensors, entry: Entry, shape: Shape, block: Slices, *, dtype: np.dtype
 ) -> np.ndarray:
     """Read a block of one weight, and little else of the file.
 

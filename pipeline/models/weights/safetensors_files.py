@@ -5,7 +5,7 @@ process's memory for longer.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from .layouts import Shape, Slices
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+FLOATS = ("F32", "F16", "BF16")
 
 
 class SafetensorsFiles:
@@ -52,9 +53,10 @@ class SafetensorsFiles:
                 path: stack.enter_context(_open(path))
                 for path in {self._files[name] for name in names}
             }
+            tensors = {name: opened[self._files[name]].get_slice(name) for name in names}
+            _check_types({name: tensor.get_dtype() for name, tensor in tensors.items()})
             for name in names:
-                tensor = opened[self._files[name]].get_slice(name)
-                array: np.ndarray = tensor[part] if part else tensor[...]
+                array: np.ndarray = tensors[name][part]
                 yield array
 
     def _add(self, path: Path) -> Iterator[str]:
@@ -68,6 +70,16 @@ class SafetensorsFiles:
                 self.shapes[name] = tuple(opened.get_slice(name).get_shape())
 
 
+def _check_types(kinds: Mapping[str, str]) -> None:
+    other = [f"{name} is {kind}" for name, kind in sorted(kinds.items()) if kind not in FLOATS]
+    if other:
+        raise ConfigError(
+            f"weights must be of type {', '.join(FLOATS)}:\n  "
+            + "\n  ".join(other)
+            + "\nget the model in floating point"
+        )
+
+
 def _open(path: Path) -> safe_open:
     try:
         return safe_open(path, framework="numpy")
@@ -79,9 +91,14 @@ def _open(path: Path) -> safe_open:
 
 def _read_index(folder: Path) -> dict[str, str]:
     """Give tensor → file; empty where there is one file and no index."""
-    path = folder / INDEX_FILE
+    path, single = folder / INDEX_FILE, folder / SINGLE_FILE
+    if path.exists() and single.exists():
+        raise ConfigError(
+            f"{folder} has both {SINGLE_FILE} and {INDEX_FILE}; remove the one that belongs to "
+            "another save"
+        )
     if not path.exists():
-        if not (folder / SINGLE_FILE).exists():
+        if not single.exists():
             raise ConfigError(
                 f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}; give the folder of a "
                 "model that was saved as safetensors"
