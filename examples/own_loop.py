@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from headrace import TrainBatch
-from headrace.pipeline.algorithms.losses import AlgorithmConfig, grpo_loss
+from headrace.pipeline.algorithms.losses import AlgorithmConfig, policy_loss
 from headrace.pipeline.learner import init_state, train_step
 
 Params = dict[str, jax.Array]
@@ -60,6 +60,8 @@ def make_batch(
         positions=np.tile(np.arange(2, dtype=np.int32), (1, ROWS, 1)),
         loss_mask=sampled[None],
         rollout_logprobs=np.stack([given, logprobs], -1)[None],
+        log_kept_mass=np.zeros((1, ROWS, 2), np.float32),  # nothing was cut off the distribution
+        lags=np.zeros((1, ROWS, 2), np.int32),  # sampled by the very policy that learns
         advantages=np.stack([given, advantages], -1)[None],
         microbatches=np.array(1, np.int32),
     )
@@ -76,7 +78,7 @@ def normalised(rewards: np.ndarray) -> np.ndarray:
 def main(steps: int = 60) -> list[float]:
     """Train; return the share of wrong answers before each step."""
     optimizer = optax.adam(0.03)
-    loss = partial(grpo_loss, config=AlgorithmConfig())
+    loss = partial(policy_loss, config=AlgorithmConfig())
     bound = partial(train_step, forward=forward, loss=loss, optimizer=optimizer)
     step = jax.jit(bound, donate_argnums=0)
     state = init_state(init_params(jax.random.key(0)), optimizer)

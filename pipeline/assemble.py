@@ -15,8 +15,8 @@ from ..envs.base import Split, Task
 from ..envs.builtin import build_env
 from ..envs.messages import Message
 from ..envs.spec import EnvSpec
-from .algorithms.advantages import estimator
-from .algorithms.losses import grpo_loss
+from .algorithms.advantages import batch_scaled, batch_whitened, estimator
+from .algorithms.losses import policy_loss
 from .config import Recipe
 from .errors import ConfigError
 from .groups.batching import BatchStatistics, form_batch
@@ -109,13 +109,13 @@ def make_learner(recipe: Recipe, parts: Parts, params: Params) -> Learner:
     algorithm, learner = recipe.algorithm, recipe.learner
     rule = UpdateRule(
         forward=parts.forward,
-        loss=partial(grpo_loss, config=algorithm),
+        loss=partial(policy_loss, config=algorithm),
         optimizer=make_optimizer(learner, total_steps=recipe.run.steps * learner.epochs),
         batch_shape=_batch_shape(recipe, _batch_trajectories(recipe)),
         epochs=learner.epochs,
         temperature=recipe.rollout.temperature,
-        old_logprobs=algorithm.old_logprobs,
-        keep_reference=algorithm.kl_coefficient > 0,
+        old_logprobs=algorithm.importance.old_logprobs,
+        keep_reference=algorithm.kl.coefficient > 0,
     )
     return Learner(params, rule, parts.sampler.device)
 
@@ -127,6 +127,8 @@ def make_pack(
     shape = _batch_shape(recipe, _batch_trajectories(recipe))
     algorithm, schedule = recipe.algorithm, recipe.schedule
     advantage = estimator(algorithm.advantage, normalize_std=algorithm.normalize == "group")
+    over_batch = batch_scaled if algorithm.compares_members else batch_whitened
+    normalize = over_batch if algorithm.normalize == "batch" and not algorithm.has_critic else None
 
     def pack(groups: Sequence[TrajectoryGroup], batch: int) -> tuple[TrainBatch, BatchStatistics]:
         return form_batch(
@@ -135,7 +137,8 @@ def make_pack(
             batch=batch,
             group_size=recipe.rollout.group_size,
             shape=shape,
-            normalize_batch=algorithm.normalize == "batch",
+            normalize=normalize,
+            rewards=algorithm.rewards,
             max_lag=schedule.max_lag if schedule.over_age == "mask" else None,
         )
 

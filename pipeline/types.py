@@ -174,12 +174,14 @@ class Turn(NamedTuple):
     Attributes:
       sample_seconds: from the request to the completion, queueing included.
       env_seconds: how long the environment took to answer.
+      reward: of the environment's answer; an episode's reward is the sum over its turns.
     """
 
     start: int
     end: int
     sample_seconds: float = 0.0
     env_seconds: float = 0.0
+    reward: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,6 +205,7 @@ class Trajectory:
       info: the environment's last measurements.
       messages: for people; training uses the tokens.
       earlier: the episode's samples before this one, in order; they have none themselves.
+      log_kept_mass: f32[T], as in `Completion`; None stands for 0 everywhere.
 
     Raises:
       ValueError: where lengths disagree, or the mask, logprobs, versions and turns do, or
@@ -221,6 +224,7 @@ class Trajectory:
     messages: tuple[Message, ...] = ()
     seconds: float = 0.0
     earlier: "tuple[Trajectory, ...]" = ()
+    log_kept_mass: Float32s | None = None
 
     def __post_init__(self) -> None:
         lengths = {
@@ -228,6 +232,7 @@ class Trajectory:
             len(self.loss_mask),
             len(self.rollout_logprobs),
             len(self.policy_versions),
+            len(self.tokens if self.log_kept_mass is None else self.log_kept_mass),
         }
         if len(lengths) != 1:
             raise ValueError(f"arrays of a trajectory differ in length: {lengths}")
@@ -235,6 +240,8 @@ class Trajectory:
             raise ValueError(f"the reward of a trajectory must be finite, got {self.reward}")
         self._check_not_sampled(~self.loss_mask)
         self._check_sampled(self.loss_mask)
+        if self.log_kept_mass is not None and not np.isfinite(self.log_kept_mass).all():
+            raise ValueError(f"log_kept_mass must be finite, got {self.log_kept_mass.tolist()}")
         if self.turns:
             self._check_turns(self.loss_mask.tobytes())
         if self.earlier:
@@ -353,8 +360,13 @@ class TrainBatch(NamedTuple):
       segment_ids: i32[A, R, T], 1, 2, … for the trajectories of a row, 0 for padding.
       positions: i32[A, R, T], counted from 0 within each segment.
       loss_mask: bool[A, R, T].
-      rollout_logprobs: f32[A, R, T], recorded while sampling.
-      advantages: f32[A, R, T]; for supervised training the tokens' loss weights.
+      rollout_logprobs: f32[A, R, T], recorded while sampling, of the whole softmax.
+      log_kept_mass: f32[A, R, T]; the exact log probability with which a token was drawn is
+        `rollout_logprobs - log_kept_mass`.
+      lags: i32[A, R, T], versions between the policy that sampled a token and the one that
+        learns; 0 where none did.
+      advantages: f32[A, R, T]; for supervised training the tokens' loss weights, with a critic
+        the tokens' rewards.
       microbatches: i32[], how many of the A are in use.
     """
 
@@ -363,5 +375,7 @@ class TrainBatch(NamedTuple):
     positions: Any
     loss_mask: Any
     rollout_logprobs: Any
+    log_kept_mass: Any
+    lags: Any
     advantages: Any
     microbatches: Any

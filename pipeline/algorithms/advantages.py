@@ -9,10 +9,11 @@ them: so they use the operands' own array namespace and nothing else.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
+
+from .config import AdvantageName
 
 Array = Any  # a NumPy or a JAX array
-AdvantageName = Literal["group_relative", "leave_one_out"]
 AdvantageEstimator = Callable[[Array, Array], Array]  # (rewards f32[G], present bool[G]) -> f32[G]
 
 
@@ -69,22 +70,38 @@ def leave_one_out(rewards: Array, present: Array) -> Array:
     return centred * (count / xp.maximum(count - 1, xp.ones_like(count)))
 
 
-def batch_scale(advantages: Array, *, epsilon: float = 1e-4) -> Array:
-    """Return the spread of a whole batch's advantages, to divide them by.
+def uncompared(rewards: Array, present: Array) -> Array:
+    """Take the rewards as they are: `A_i = r_i`, 0 for members that are not present."""
+    xp = rewards.__array_namespace__()
+    return xp.where(present, rewards, xp.zeros_like(rewards))
 
-    `sqrt(mean(A^2)) + epsilon` over all members of all groups: each group keeps its own
-    baseline, and a group with small differences keeps small advantages.
+
+def batch_scaled(advantages: Array, *, epsilon: float = 1e-4) -> Array:
+    """Divide advantages by the spread of the whole batch's.
+
+    `A / (sqrt(mean(A^2)) + epsilon)` over all members of all groups: each group keeps its own
+    baseline, and a group with small differences keeps small advantages. 0 stays exactly 0.
 
     Args:
       advantages: f32[N], of the members present, whose mean is 0 in each group.
 
-    Returns:
-      f32[], above 0.
-
-    Reference: Hu et al. 2025, REINFORCE++, section 3; Liu et al. 2025, Tricks or Traps,
-      section 4.1 (mean by group, deviation by batch).
+    Reference: Hu et al. 2025, REINFORCE++, section 3 (with a baseline); Liu et al. 2025, Tricks
+      or Traps, section 4.1 (mean by group, deviation by batch).
     """
-    return (advantages * advantages).mean() ** 0.5 + epsilon
+    return advantages / ((advantages * advantages).mean() ** 0.5 + epsilon)
+
+
+def batch_whitened(advantages: Array, *, epsilon: float = 1e-4) -> Array:
+    """Compare rewards with the whole batch's mean, in units of its spread.
+
+    `(A - mean(A)) / (std(A) + epsilon)`, ddof 0.
+
+    Args:
+      advantages: f32[N], of the members present.
+
+    Reference: Hu et al. 2025, REINFORCE++, equation 5.
+    """
+    return batch_scaled(advantages - advantages.mean(), epsilon=epsilon)
 
 
 def estimator(name: AdvantageName, *, normalize_std: bool = True) -> AdvantageEstimator:
@@ -92,6 +109,7 @@ def estimator(name: AdvantageName, *, normalize_std: bool = True) -> AdvantageEs
     table: dict[AdvantageName, AdvantageEstimator] = {
         "group_relative": partial(group_relative, normalize_std=normalize_std),
         "leave_one_out": leave_one_out,
+        "none": uncompared,
     }
     return table[name]
 

@@ -1,148 +1,109 @@
-"""Losses per token. The learner sums them and divides by the tokens of the whole batch.
+"""Losses of the tokens of packed rows, each already divided as its aggregation says.
 
-Invariant: a loss is an elementwise function: token t's loss depends on token t's numbers
-only, it is 0 where `loss_mask` is false, and nothing there (NaN included) reaches a loss, a
+Invariant: the loss of a batch is the sum over its tokens, however they lie in rows and
+microbatches. A token's loss depends on its own sequence's numbers and the batch's counts only,
+it is 0 where `loss_mask` is false, and nothing there (NaN included) reaches a loss, a
 measurement or a gradient.
 """
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from ..errors import check
-from .advantages import AdvantageName
-from .divergences import k3
-from .importance import importance_ratio, mismatch, truncated_weights
-from .reductions import keep
+from .aggregations import aggregation, token_mean
+from .config import AlgorithmConfig as AlgorithmConfig
+from .diagnostics import movement, sampler_agreement, weighing
+from .divergences import k2, k3
+from .importance import (
+    importance_ratio,
+    importance_weights,
+    interpolated_logprobs,
+    sequence_ratio,
+    staleness_weights,
+)
+from .inputs import Diagnostics, LossInputs, counted
+from .reductions import Measured, keep
+from .sequences import segment_mean
+from .surrogates import Gain, cispo, clipped, reinforce
 
 
-@dataclass(frozen=True)
-class AlgorithmConfig:
-    """GRPO with the changes that proved themselves: clip-higher, token mean, truncated IS."""
+def policy_loss(inputs: LossInputs, *, config: AlgorithmConfig) -> tuple[jax.Array, Diagnostics]:
+    """Compute the loss of a policy-gradient method, with its corrections and extra terms.
 
-    advantage: AdvantageName = "group_relative"
-    """How rewards of a group become advantages."""
-    normalize: Literal["group", "batch", "none"] = "group"
-    """Divide advantages by their group's standard deviation, by the whole batch's, or not.
-    With few different rewards in a group, its deviation blows small differences up."""
-    clip_low: float = 0.2
-    """The importance ratio is clipped below 1 - clip_low; in [0, 1)."""
-    clip_high: float = 0.28
-    """The importance ratio is clipped above 1 + clip_high; >= 0."""
-    entropy_bonus: float = 0.0
-    """Weight of the policy's entropy per token, in nats; >= 0."""
-    kl_coefficient: float = 0.0
-    """Weight of the k3 divergence from the policy at the start of RL; >= 0; 0 leaves it out."""
-    importance_cap: float = 2.0
-    """Largest weight that corrects for sampler and learner disagreeing; > 0."""
-    old_logprobs: Literal["recompute", "rollout"] = "recompute"
-    """Where the ratio starts: the learner's logprobs at the start of an update, or the
-    sampler's (one forward pass less; the ratio then carries the correction itself)."""
+    `loss_t = a_t (-w_t g_t - b H_t + c KL_t - s [A_t > 0] log pi(t))` with the gain `g_t` of the
+    surrogate, the weight `w_t` against the sampler, and `a_t` of the aggregation. For example,
+    GRPO has `g_t = min(r_t A_t, clip(r_t, 1 - e, 1 + e) A_t)` and `a_t = 1 / (N |o_i|)`.
 
-    def __post_init__(self) -> None:
-        check(
-            self.advantage != "leave_one_out" or self.normalize != "group",
-            "algorithm.normalize",
-            self.normalize,
-            "'batch' or 'none' with leave_one_out, whose members have different baselines",
-        )
-        check(0 <= self.clip_low < 1, "algorithm.clip_low", self.clip_low, "in [0, 1)")
-        for name in ("clip_high", "entropy_bonus", "kl_coefficient"):
-            value = getattr(self, name)
-            check(value >= 0, f"algorithm.{name}", value, ">= 0 and finite")
-        cap = self.importance_cap
-        check(cap > 0, "algorithm.importance_cap", cap, "> 0 and finite")
-
-
-class LossInputs(NamedTuple):
-    """What a loss may use; arrays over tokens, all of one shape.
-
-    Attributes:
-      logprobs: f32[...], of the policy that learns; carries the gradient.
-      entropy: f32[...], of the distribution that the token was drawn from, in nats.
-      old_logprobs: f32[...], a constant: the policy at the start of the update.
-      rollout_logprobs: f32[...], a constant: recorded while sampling.
-      ref_logprobs: f32[...], a constant: the reference policy.
-      advantages: f32[...], a constant; for supervised training the weights of the tokens.
-      loss_mask: bool[...], the tokens that count.
+    Reference: Hilton et al. 2022, "Batch size-invariance for policy optimization", equation 4
+      (three policies); Yue et al. 2025, VAPO, equation 8 (imitation of what did well); those of
+      the parts, see `surrogates`, `importance`, `divergences` and `aggregations`.
     """
-
-    logprobs: jax.Array
-    entropy: jax.Array
-    old_logprobs: jax.Array
-    rollout_logprobs: jax.Array
-    ref_logprobs: jax.Array
-    advantages: jax.Array
-    loss_mask: jax.Array
-
-
-Diagnostics = dict[str, jax.Array]
-TokenLoss = Callable[[LossInputs], tuple[jax.Array, Diagnostics]]
-
-
-def grpo_loss(inputs: LossInputs, *, config: AlgorithmConfig) -> tuple[jax.Array, Diagnostics]:
-    """Compute the clipped surrogate of each token, with its entropy and divergence terms.
-
-    `loss_t = -w_t min(r_t A_t, clip(r_t, 1 - e_low, 1 + e_high) A_t) - b H_t + c k3_t` with
-    `r_t = pi(t) / pi_old(t)` and the truncated weight `w_t = min(pi_old(t) / pi_rollout(t), C)`.
-
-    Returns:
-      f32[...] the loss per token, and measurements per token: names that end in `_max` and
-      `_ess` are summarised as such, others by their mean.
-
-    Reference: Schulman et al. 2017, PPO, equation 7; Shao et al. 2024, DeepSeekMath, equation
-      3; Yu et al. 2025, DAPO, equation 8 (clip-higher) and 12 (token mean).
-    """
-    tokens = _counted(inputs)
-    ratio = importance_ratio(tokens.logprobs, tokens.old_logprobs)
-    clipped = jnp.clip(ratio, 1.0 - config.clip_low, 1.0 + config.clip_high)
-    weights = truncated_weights(
-        tokens.old_logprobs, tokens.rollout_logprobs, cap=config.importance_cap
+    tokens = counted(inputs)
+    behaviour = _behaviour_logprobs(tokens, config)
+    old = tokens.old_logprobs
+    if config.importance.old_logprobs == "interpolate":
+        old = interpolated_logprobs(tokens.logprobs, behaviour, tokens.lags)
+    ratio, gain = _gain(tokens, old, config)
+    weights = importance_weights(
+        old - behaviour, tokens.loss_mask, tokens.segment_ids, config=config.importance
     )
-    gain = jnp.minimum(ratio * tokens.advantages, clipped * tokens.advantages)
-    loss = -weights * gain - config.entropy_bonus * tokens.entropy
-    diagnostics = {
-        "entropy": tokens.entropy,
-        "ratio_max": ratio,
-        "clipped_low": ((ratio < clipped) & (tokens.advantages < 0)).astype(jnp.float32),
-        "clipped_high": ((ratio > clipped) & (tokens.advantages > 0)).astype(jnp.float32),
-        "importance_weight": weights,
-        "importance_ess": weights,
-        **mismatch(tokens.logprobs, tokens.rollout_logprobs),
-    }
-    if config.kl_coefficient > 0:
-        divergence = k3(tokens.logprobs, tokens.ref_logprobs)
-        loss = loss + config.kl_coefficient * divergence
-        diagnostics["ref_kl"] = divergence
-    return keep(loss, tokens.loss_mask), diagnostics
+    fresh = staleness_weights(tokens.lags, power=config.importance.staleness_power)
+    extra, measured = _extra_terms(tokens, config)
+    weigh = aggregation(config)(tokens.counts, tokens.loss_mask, tokens.segment_ids)
+    loss = keep((extra - fresh * weights.used * gain.value) * weigh, tokens.loss_mask)
+    measured |= movement(tokens, ratio, gain) | sampler_agreement(tokens)
+    return loss, measured | weighing(tokens, weights, level=config.importance.weights)
 
 
 def sft_loss(inputs: LossInputs) -> tuple[jax.Array, Diagnostics]:
-    """Compute the weighted negative log-likelihood of each token, `-a_t log pi(t)`.
+    """Compute the weighted negative log-likelihood: the token mean of `-a_t log pi(t)`.
 
     The weights are the batch's `advantages`; a mask alone is a weight of 1.
     """
-    tokens = _counted(inputs)
+    tokens = counted(inputs)
     loss = -tokens.advantages * tokens.logprobs
-    return keep(loss, tokens.loss_mask), {"entropy": tokens.entropy}
+    weigh = token_mean(tokens.counts, tokens.loss_mask, tokens.segment_ids)
+    measured = {"entropy": Measured(tokens.entropy, tokens.loss_mask)}
+    return keep(loss * weigh, tokens.loss_mask), measured
 
 
-def _counted(inputs: LossInputs) -> LossInputs:
-    """Zero what does not count *before* any arithmetic; only `logprobs`, `entropy` may learn."""
-    mask = inputs.loss_mask
+def _behaviour_logprobs(tokens: LossInputs, config: AlgorithmConfig) -> jax.Array:
+    """Give the sampler's logprobs, to compare with the learner's.
 
-    def constant(values: jax.Array) -> jax.Array:
-        return jax.lax.stop_gradient(keep(values, mask))
+    Where the sampler cut its distribution, both sides are cut alike ("sampled"): the kept mass
+    cancels, to first order in the change of the policy. Or neither is ("full"): then the
+    sampler's true probability is larger than the softmax's.
+    """
+    if config.importance.target == "full":
+        return tokens.rollout_logprobs - tokens.log_kept_mass
+    return tokens.rollout_logprobs
 
-    return LossInputs(
-        logprobs=keep(inputs.logprobs, mask),
-        entropy=keep(inputs.entropy, mask),
-        old_logprobs=constant(inputs.old_logprobs),
-        rollout_logprobs=constant(inputs.rollout_logprobs),
-        ref_logprobs=constant(inputs.ref_logprobs),
-        advantages=constant(inputs.advantages),
-        loss_mask=mask,
-    )
+
+def _gain(
+    tokens: LossInputs, old_logprobs: jax.Array, config: AlgorithmConfig
+) -> tuple[jax.Array, Gain]:
+    advantages, mask, ids = tokens.advantages, tokens.loss_mask, tokens.segment_ids
+    ratio = importance_ratio(tokens.logprobs, old_logprobs)
+    if config.ratio != "token":
+        ratio = sequence_ratio(tokens.logprobs, old_logprobs, mask, ids)
+    if config.ratio == "sequence":
+        advantages = segment_mean(advantages, mask, ids)
+    if config.surrogate == "clip":
+        return ratio, clipped(ratio, advantages, clip=config.clip)
+    if config.surrogate == "cispo":
+        return ratio, cispo(ratio, tokens.logprobs, advantages, clip=config.clip)
+    return ratio, reinforce(tokens.logprobs, advantages)
+
+
+def _extra_terms(tokens: LossInputs, config: AlgorithmConfig) -> tuple[jax.Array, Diagnostics]:
+    """Add up what a loss has beside the gain: entropy, divergence, imitation."""
+    extra = -config.entropy_bonus * tokens.entropy
+    if config.sft_coefficient > 0:
+        did_well = (tokens.advantages > 0).astype(jnp.float32)
+        extra = extra - config.sft_coefficient * did_well * tokens.logprobs
+    if config.kl.coefficient == 0:
+        return extra, {}
+    estimate = k2 if config.kl.kind == "k2" else k3
+    divergence = estimate(tokens.logprobs, tokens.ref_logprobs)
+    if config.kl.kind != "k1_reward":
+        extra = extra + config.kl.coefficient * divergence
+    return extra, {"ref_kl": Measured(divergence, tokens.loss_mask)}

@@ -1,9 +1,9 @@
-"""Sums over the tokens that count, with denominators that the caller gives.
+"""Measurements over the tokens that count, summed piece by piece.
 
 Invariant: a value where the mask is false reaches neither a result nor a gradient, not even
-as NaN or infinity. Hence `where` comes before any multiplication (0 * NaN is NaN). And a mean
-never divides by the size of the piece at hand: pieces add up to the same total however the
-batch was split.
+as NaN or infinity. Hence `where` comes before any multiplication (0 * NaN is NaN). And a
+measurement is summed first and divided last: pieces add up to the same however the batch was
+split.
 """
 
 from typing import NamedTuple
@@ -11,19 +11,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+Sums = dict[str, jax.Array]
 
-class Moments(NamedTuple):
-    """What a per-token measurement leaves behind of a piece of a batch.
+
+class Measured(NamedTuple):
+    """A measurement per token.
 
     Attributes:
-      total: sum over the counted tokens.
-      square: sum of squares.
-      largest: maximum; -inf where no token counts.
+      values: f32[...], or f32[2, ...] for the two sides of a correlation.
+      mask: bool[...], the tokens that it is about; elsewhere the values may be anything.
     """
 
-    total: jax.Array
-    square: jax.Array
-    largest: jax.Array
+    values: jax.Array
+    mask: jax.Array
 
 
 def keep(values: jax.Array, mask: jax.Array) -> jax.Array:
@@ -41,56 +41,64 @@ def masked_sum(values: jax.Array, mask: jax.Array) -> jax.Array:
     return jnp.sum(keep(values, mask))
 
 
-def masked_mean(values: jax.Array, mask: jax.Array, *, count: jax.Array) -> jax.Array:
-    """Divide the sum of the counted values by a global count.
+def sums(name: str, measured: Measured) -> Sums:
+    """Reduce a measurement of one piece of a batch to what its name asks for.
 
-    Args:
-      values: f32[...].
-      mask: bool[...].
-      count: i32[] or f32[], the counted tokens of the *whole* batch; 0 gives 0.
+    A name that ends in `_max` or `_min` asks for the extreme; in `_ess` for the effective sample
+    size of weights, as a share of the tokens; in `_pearson` for the correlation of two rows of
+    values; any other name for the mean.
     """
-    return masked_sum(values, mask) / denominator(count)
-
-
-def denominator(count: jax.Array) -> jax.Array:
-    """Turn a count into a number that is safe to divide by: at least 1, float32."""
-    return jnp.maximum(count, 1).astype(jnp.float32)
-
-
-def moments(values: jax.Array, mask: jax.Array) -> Moments:
-    """Reduce a per-token measurement of one piece of a batch."""
-    kept = keep(values, mask)
-    lowest = jnp.full_like(values, -jnp.inf)
-    return Moments(jnp.sum(kept), jnp.sum(kept * kept), jnp.max(jnp.where(mask, values, lowest)))
-
-
-def no_moments() -> Moments:
-    """Give the moments of nothing: the neutral element of `merge`."""
-    zero = jnp.zeros((), jnp.float32)
-    return Moments(zero, zero, jnp.full((), -jnp.inf, jnp.float32))
-
-
-def merge(left: Moments, right: Moments) -> Moments:
-    """Combine the moments of two disjoint pieces."""
-    return Moments(
-        left.total + right.total,
-        left.square + right.square,
-        jnp.maximum(left.largest, right.largest),
-    )
-
-
-def summarise(name: str, found: Moments, *, count: jax.Array) -> jax.Array:
-    """Turn the moments of a measurement into one finite number; its name says which.
-
-    `…_max` is the maximum, `…_ess` the effective sample size of weights as a share of the
-    tokens, `(sum w)^2 / (n sum w^2)` (Kish 1965), anything else the mean over the tokens.
-
-    Args:
-      count: the counted tokens of the whole batch; 0 gives 0.
-    """
+    values, mask = measured
     if name.endswith("_max"):
-        return jnp.where(count > 0, found.largest, 0.0)
+        return {"largest": jnp.max(jnp.where(mask, values, -jnp.inf))}
+    if name.endswith("_min"):
+        return {"smallest": jnp.min(jnp.where(mask, values, jnp.inf))}
+    count = jnp.sum(mask, dtype=jnp.float32)
+    kept = keep(values, jnp.broadcast_to(mask, values.shape))
+    if name.endswith("_pearson"):
+        # The variance of the difference, since equal rows must correlate exactly.
+        three = jnp.stack([kept[0], kept[1], kept[0] - kept[1]]).reshape(3, -1)
+        return {"count": count, "total": three.sum(-1), "square": (three * three).sum(-1)}
     if name.endswith("_ess"):
-        square = jnp.where(found.square > 0, found.square, 1.0)
-        return found.total * found.total / (denominator(count) * square)
-    return found.total / denominator(count)
+        return {"count": count, "total": jnp.sum(kept), "square": jnp.sum(kept * kept)}
+    return {"count": count, "total": jnp.sum(kept)}
+
+
+def nothing_like(found: Sums) -> Sums:
+    """Give the sums of nothing, of the same shapes: what `merge` leaves as it is."""
+    start = {"largest": -jnp.inf, "smallest": jnp.inf}
+    return {
+        key: jnp.full(array.shape, start.get(key, 0.0), jnp.float32)
+        for key, array in found.items()
+    }
+
+
+def merge(left: Sums, right: Sums) -> Sums:
+    """Combine the sums of two disjoint pieces."""
+    join = {"largest": jnp.maximum, "smallest": jnp.minimum}
+    return {key: join.get(key, jnp.add)(left[key], right[key]) for key in left}
+
+
+def summarise(name: str, found: Sums) -> jax.Array:
+    """Turn the sums of a measurement into one finite number; over no token it is 0.
+
+    Reference: Kish 1965, Survey sampling (effective sample size, `(sum w)^2 / (n sum w^2)`).
+    """
+    if name.endswith(("_max", "_min")):
+        (extreme,) = found.values()
+        return jnp.where(jnp.isfinite(extreme), extreme, 0.0)
+    count = jnp.maximum(found["count"], 1.0)
+    if name.endswith("_pearson"):
+        return _correlation(found["total"] / count, found["square"] / count)
+    if name.endswith("_ess"):
+        square = jnp.where(found["square"] > 0, found["square"], 1.0)
+        return found["total"] * found["total"] / (count * square)
+    return found["total"] / count
+
+
+def _correlation(mean: jax.Array, mean_square: jax.Array) -> jax.Array:
+    """Correlate x and y from the moments of x, y and x - y; 0 where one of them is constant."""
+    x, y, difference = jnp.maximum(mean_square - mean * mean, 0.0)
+    scale = jnp.sqrt(x * y)
+    usable = jnp.where(scale > 0, scale, 1.0)
+    return jnp.where(scale > 0, 0.5 * (x + y - difference) / usable, 0.0)

@@ -6,13 +6,15 @@ episode are sequences of their own with the episode's advantage.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..algorithms.advantages import AdvantageEstimator, batch_scale
-from ..types import NO_VERSION, Float32s, TrainBatch, Trajectory, TrajectoryGroup
+from ..algorithms.advantages import AdvantageEstimator
+from ..algorithms.config import PLAIN_REWARDS, RewardsConfig
+from ..types import NO_VERSION, Float32s, StopReason, TrainBatch, Trajectory, TrajectoryGroup
+from .credit import group_credit, token_credit
 from .packing import PackItem, microbatches_needed, pack
 from .policy_version import lag
 
@@ -24,6 +26,11 @@ __all__ = [
     "pack",
 ]
 
+Normalize = Callable[[Float32s], Float32s]
+"""From the advantages of all trajectories of a batch, or of all their turns, to new ones."""
+
+_OUT_OF_TOKENS = (StopReason.MAX_TURN_TOKENS, StopReason.MAX_TOKENS)
+
 
 @dataclass(frozen=True)
 class BatchStatistics:
@@ -31,9 +38,11 @@ class BatchStatistics:
 
     Attributes:
       useful_trajectories: those with an advantage other than 0.
+      flat_groups: groups without any such trajectory: they teach nothing.
       tokens: all tokens, prompts and observations included.
       sampled_tokens: those in the loss.
-      masked_tokens: those that were sampled too, but are too old for the loss.
+      masked_tokens: those that were sampled too, but are too old for the loss, or of an episode
+        that was cut where such are left out.
       padding_share: share of the tokens of the microbatches in use that are padding, 0..1.
       success_mean: mean of `info["success"]`, 0 for an episode that was cut before it had any;
         None where no episode has one.
@@ -46,6 +55,7 @@ class BatchStatistics:
     groups: int
     trajectories: int
     useful_trajectories: int
+    flat_groups: int
     tokens: int
     sampled_tokens: int
     masked_tokens: int
@@ -64,19 +74,21 @@ def form_batch(
     batch: int,
     group_size: int,
     shape: tuple[int, int, int],
-    normalize_batch: bool = False,
+    normalize: Normalize | None = None,
+    rewards: RewardsConfig = PLAIN_REWARDS,
     max_lag: int | None = None,
 ) -> tuple[TrainBatch, BatchStatistics]:
     """Compute each group's advantages and pack all trajectories into rows.
 
     Args:
       groups: >= 1 of them.
-      advantage: called once a group with NumPy arrays; `present` is false, and the reward 0,
-        where a group has fewer than `group_size` members.
+      advantage: called with NumPy arrays; `present` is false, and the reward 0, where a group
+        has fewer than `group_size` members.
       batch: d, the batch's number, which is the version that it will be applied to.
       group_size: G, the most members of a group.
       shape: A, R, T of the batch, as in `pack`.
-      normalize_batch: divide all advantages by the batch's spread, see `batch_scale`.
+      normalize: what to do to the advantages of the whole batch, see `batch_scaled`.
+      rewards: how rewards become credit.
       max_lag: K, versions, where older tokens are left out of the loss, though not of the rows;
         no advantage changes.
 
@@ -86,45 +98,67 @@ def form_batch(
     """
     if not groups:
         raise ValueError("a batch needs at least one group")
-    advantages = [group_advantages(group, advantage, group_size=group_size) for group in groups]
-    scale = batch_scale(np.concatenate(advantages)) if normalize_batch else 1.0
+    credit = [
+        group_credit(group, advantage, group_size=group_size, rewards=rewards) for group in groups
+    ]
     oldest = NO_VERSION if max_lag is None else batch - max_lag
     items = [
-        _pack_item(sample, value / scale, oldest=oldest)
-        for group, values in zip(groups, advantages, strict=True)
-        for trajectory, value in zip(group.trajectories, values, strict=True)
-        for sample in trajectory.samples
+        _pack_item(sample, values, batch=batch, oldest=oldest, rewards=rewards)
+        for trajectory, advantages in _with_advantages(groups, credit, normalize)
+        for sample, values in zip(
+            trajectory.samples,
+            token_credit(trajectory, advantages, rewards=rewards),
+            strict=True,
+        )
     ]
     microbatches, rows, row_tokens = shape
     packed = pack(items, microbatches=microbatches, rows=rows, row_tokens=row_tokens)
-    useful = sum(int(np.count_nonzero(values)) for values in advantages)
+    useful = [sum(bool(each.any()) for each in members) for members in credit]
     return packed, _describe(groups, packed, batch=batch, oldest=oldest, useful=useful)
 
 
-def group_advantages(
-    group: TrajectoryGroup, advantage: AdvantageEstimator, *, group_size: int
-) -> Float32s:
-    """Return the advantages of the group's trajectories, f32[members], members <= G."""
-    members = len(group.trajectories)
-    if not 1 <= members <= group_size:
-        raise ValueError(f"group {group.index} has {members} members, allowed are 1..{group_size}")
-    rewards = np.zeros(group_size, np.float32)
-    rewards[:members] = [trajectory.reward for trajectory in group.trajectories]
-    present = np.arange(group_size) < members
-    return np.asarray(advantage(rewards, present), np.float32)[:members]
+def _with_advantages(
+    groups: Sequence[TrajectoryGroup],
+    credit: Sequence[Sequence[Float32s]],
+    normalize: Normalize | None,
+) -> Iterator[tuple[Trajectory, Float32s]]:
+    """Pair all trajectories with their advantages, normalized over the whole batch."""
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    each = [advantages for members in credit for advantages in members]
+    if normalize is not None:
+        together = np.asarray(normalize(np.concatenate(each)), np.float32)
+        each = np.split(together, np.cumsum([len(advantages) for advantages in each])[:-1])
+    return zip(trajectories, each, strict=True)
 
 
-def _pack_item(trajectory: Trajectory, advantage: float, *, oldest: int) -> PackItem:
+def _pack_item(
+    sample: Trajectory,
+    advantages: Float32s,
+    *,
+    batch: int,
+    oldest: int,
+    rewards: RewardsConfig,
+) -> PackItem:
+    counts = sample.loss_mask & (sample.policy_versions >= oldest)
+    if rewards.mask_truncated and sample.stop_reason in _OUT_OF_TOKENS:
+        counts = np.zeros_like(counts)
     return PackItem(
-        tokens=trajectory.tokens,
-        loss_mask=trajectory.loss_mask & (trajectory.policy_versions >= oldest),
-        rollout_logprobs=trajectory.rollout_logprobs,
-        advantages=np.full(len(trajectory.tokens), advantage, np.float32),
+        tokens=sample.tokens,
+        loss_mask=counts,
+        rollout_logprobs=sample.rollout_logprobs,
+        advantages=advantages,
+        log_kept_mass=sample.log_kept_mass,
+        lags=np.where(sample.loss_mask, batch - sample.policy_versions, 0).astype(np.int32),
     )
 
 
 def _describe(
-    groups: Sequence[TrajectoryGroup], packed: TrainBatch, *, batch: int, oldest: int, useful: int
+    groups: Sequence[TrajectoryGroup],
+    packed: TrainBatch,
+    *,
+    batch: int,
+    oldest: int,
+    useful: Sequence[int],
 ) -> BatchStatistics:
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     known = any("success" in trajectory.info for trajectory in trajectories)
@@ -140,7 +174,8 @@ def _describe(
     return BatchStatistics(
         groups=len(groups),
         trajectories=len(trajectories),
-        useful_trajectories=useful,
+        useful_trajectories=sum(useful),
+        flat_groups=useful.count(0),
         tokens=tokens,
         sampled_tokens=in_loss,
         masked_tokens=sampled - in_loss,

@@ -26,6 +26,8 @@ class PackItem:
       loss_mask: bool[n].
       rollout_logprobs: f32[n].
       advantages: f32[n]; for supervised training the tokens' loss weights.
+      log_kept_mass: f32[n]; None stands for 0 everywhere.
+      lags: i32[n], versions; None stands for 0 everywhere.
 
     Raises:
       ValueError: for no tokens, or lengths that differ.
@@ -35,19 +37,14 @@ class PackItem:
     loss_mask: Bools
     rollout_logprobs: Float32s
     advantages: Float32s
+    log_kept_mass: Float32s | None = None
+    lags: Int32s | None = None
 
     def __post_init__(self) -> None:
-        lengths = (
-            len(self.tokens),
-            len(self.loss_mask),
-            len(self.rollout_logprobs),
-            len(self.advantages),
-        )
+        arrays = {name: array for name, array in vars(self).items() if array is not None}
+        lengths = tuple(len(array) for array in arrays.values())
         if len(set(lengths)) != 1 or lengths[0] == 0:
-            raise ValueError(
-                "tokens, loss_mask, rollout_logprobs and advantages must have one length >= 1, "
-                f"got {lengths}"
-            )
+            raise ValueError(f"{', '.join(arrays)} must have one length >= 1, got {lengths}")
 
 
 def microbatches_needed(max_items: int, max_tokens: int, rows: int, row_tokens: int) -> int:
@@ -121,6 +118,10 @@ def pack(
         positions=layout.fill(_ranges(np.zeros_like(lengths), lengths), np.int32),
         loss_mask=layout.gather([item.loss_mask for item in items], np.bool_),
         rollout_logprobs=layout.gather([item.rollout_logprobs for item in items], np.float32),
+        log_kept_mass=layout.gather(
+            [_or_zeros(item.log_kept_mass, item) for item in items], np.float32
+        ),
+        lags=layout.gather([_or_zeros(item.lags, item) for item in items], np.int32),
         advantages=layout.gather([item.advantages for item in items], np.float32),
         microbatches=np.array(used, np.int32),
     )
@@ -173,6 +174,10 @@ class _Layout:
         array: NDArray[Any] = np.zeros(self.shape, dtype)
         array.reshape(-1)[self.flat] = joined
         return array
+
+
+def _or_zeros(array: NDArray[Any] | None, item: PackItem) -> NDArray[Any]:
+    return np.zeros(len(item.tokens), np.float32) if array is None else array
 
 
 def _ranges(starts: Int64s, lengths: Int64s) -> Int64s:

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 import trio
 
-from ..algorithms.losses import TokenLoss
+from ..algorithms.inputs import TokenLoss
 from ..device_thread import DeviceThread
 from ..types import TrainBatch
 from .logprobs import Forward, batch_logprobs
@@ -31,6 +31,8 @@ _DTYPES = TrainBatch(
     positions=np.int32,
     loss_mask=np.bool_,
     rollout_logprobs=np.float32,
+    log_kept_mass=np.float32,
+    lags=np.int32,
     advantages=np.float32,
     microbatches=np.int32,
 )
@@ -61,7 +63,7 @@ class UpdateRule:
     batch_shape: tuple[int, int, int]
     epochs: int = 1
     temperature: float = 1.0
-    old_logprobs: Literal["recompute", "rollout"] = "recompute"
+    old_logprobs: Literal["recompute", "rollout", "interpolate"] = "recompute"
     keep_reference: bool = False
 
 

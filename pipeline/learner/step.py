@@ -1,9 +1,9 @@
 """One optimizer step on one batch: pure, and usable in anyone's own loop.
 
-Invariant: the gradient is the sum over the batch's counted tokens divided by their number,
-which is computed before the first microbatch. So it does not depend on how the batch was
-split, packed, padded, ordered or sharded (beyond rounding), and one compiled program serves
-batches of every size.
+Invariant: the gradient is the sum over the batch's counted tokens, each divided by numbers of
+the whole batch that are counted before the first microbatch. So it does not depend on how the
+batch was split, packed, padded, ordered or sharded (beyond rounding), and one compiled program
+serves batches of every size.
 """
 
 from collections.abc import Callable
@@ -13,22 +13,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ..algorithms.losses import LossInputs, TokenLoss
-from ..algorithms.reductions import (
-    Moments,
-    masked_mean,
-    merge,
-    moments,
-    no_moments,
-    summarise,
-)
+from ..algorithms.aggregations import count
+from ..algorithms.inputs import LossInputs, TokenLoss
+from ..algorithms.reductions import Sums, masked_sum, merge, nothing_like, summarise, sums
 from ..types import TrainBatch
 from .logprobs import Forward, counted_tokens, microbatch, row_logprobs
 from .state import LearnerState, Params, with_frozen
 
 Metrics = dict[str, jax.Array]
-Objective = Callable[[Params, jax.Array], tuple[jax.Array, dict[str, Moments]]]
-Total = tuple[jax.Array, dict[str, Moments], Params]
+Found = dict[str, Sums]  # of measurements, by name
+Objective = Callable[[Params, jax.Array], tuple[jax.Array, Found]]
+Total = tuple[jax.Array, Found, Params]
 
 
 class Anchors(NamedTuple):
@@ -68,7 +63,7 @@ def train_step(
         optimizer state.
       forward: the model; see `Forward`. Where something is frozen, its parameters are the pair
         `(state.params, frozen)`.
-      loss: the loss per token, e.g. `partial(grpo_loss, config=AlgorithmConfig())`.
+      loss: the loss per token, e.g. `partial(policy_loss, config=AlgorithmConfig())`.
       temperature: > 0, the one that the tokens were sampled with.
 
     Returns:
@@ -78,22 +73,33 @@ def train_step(
     if anchors is None:
         anchors = Anchors(batch.rollout_logprobs, batch.rollout_logprobs)
     counted = counted_tokens(batch)
-    count = jnp.sum(counted, dtype=jnp.int32)
+    counts = count(counted, batch.segment_ids)
 
-    def objective(params: Params, index: jax.Array) -> tuple[jax.Array, dict[str, Moments]]:
+    def objective(params: Params, index: jax.Array) -> tuple[jax.Array, Found]:
         rows, (old, ref), mask = microbatch((batch, anchors, counted), index)
         whole = with_frozen(params, frozen)
         logprobs, entropy = row_logprobs(whole, rows, forward=forward, temperature=temperature)
         per_token, measured = loss(
-            LossInputs(logprobs, entropy, old, rows.rollout_logprobs, ref, rows.advantages, mask)
+            LossInputs(
+                logprobs=logprobs,
+                entropy=entropy,
+                old_logprobs=old,
+                rollout_logprobs=rows.rollout_logprobs,
+                log_kept_mass=rows.log_kept_mass,
+                ref_logprobs=ref,
+                advantages=rows.advantages,
+                lags=rows.lags,
+                loss_mask=mask,
+                segment_ids=rows.segment_ids,
+                counts=counts,
+            )
         )
-        found = {name: moments(values, mask) for name, values in measured.items()}
-        return masked_mean(per_token, mask, count=count), found
+        return masked_sum(per_token, mask), {name: sums(name, m) for name, m in measured.items()}
 
     value, found, gradients = _accumulate(objective, state.params, batch.microbatches)
-    state, metrics = _apply(state, gradients, optimizer, usable=count > 0)
-    measured = {name: summarise(name, m, count=count) for name, m in found.items()}
-    return state, {"loss": value, "tokens": count.astype(jnp.float32)} | metrics | measured
+    state, metrics = _apply(state, gradients, optimizer, usable=counts.tokens > 0)
+    metrics |= {"loss": value, "tokens": counts.tokens.astype(jnp.float32)}
+    return state, metrics | {name: summarise(name, total) for name, total in found.items()}
 
 
 def _accumulate(objective: Objective, params: Params, microbatches: jax.Array) -> Total:
@@ -102,15 +108,17 @@ def _accumulate(objective: Objective, params: Params, microbatches: jax.Array) -
     The gradient is taken inside the loop, whose trip count may thus be a traced number.
     """
     differentiate = jax.value_and_grad(objective, has_aux=True)
-    _, names = jax.eval_shape(objective, params, jnp.zeros((), jnp.int32))
+    _, found = jax.eval_shape(objective, params, jnp.zeros((), jnp.int32))
     zeros = jax.tree.map(_float32_zeros, params)
-    start = (jnp.zeros((), jnp.float32), {name: no_moments() for name in names}, zeros)
+    nothing = {name: nothing_like(total) for name, total in found.items()}
+    start = (jnp.zeros((), jnp.float32), nothing, zeros)
 
     def add(index: jax.Array, total: Total) -> Total:
         value, found, gradients = total
         (more_value, more), gradient = differentiate(params, index)
+        summed = jax.tree.map(_add_float32, gradients, gradient)
         merged = {name: merge(found[name], more[name]) for name in found}
-        return value + more_value, merged, jax.tree.map(_add_float32, gradients, gradient)
+        return value + more_value, merged, summed
 
     total: Total = jax.lax.fori_loop(0, microbatches, add, start)
     return total

@@ -18,6 +18,7 @@ from ...envs.messages import Message
 from ..types import (
     NO_VERSION,
     Completion,
+    Float32s,
     Int32s,
     StopReason,
     Trajectory,
@@ -86,8 +87,9 @@ class TrajectoryBuilder:
         """Note the environment's answer to the turn appended last: reward, messages, info."""
         turns = self._sample.turns
         turn = turns[-1]
-        turns[-1] = Turn(turn.start, turn.end, turn.sample_seconds, env_seconds)
-        self._reward += float(result.reward)
+        reward = float(result.reward)
+        turns[-1] = Turn(turn.start, turn.end, turn.sample_seconds, env_seconds, reward)
+        self._reward += reward
         self._info = dict(result.info)
         self.say(result.messages)
 
@@ -111,13 +113,14 @@ class _Sample:
 
     # Arrays of 4-byte numbers, which NumPy copies as a whole: each turn asks for all ids so far.
 
-    __slots__ = ("logprobs", "tokens", "turns", "versions")
+    __slots__ = ("log_kept_mass", "logprobs", "tokens", "turns", "versions")
 
     def __init__(self, prompt: Sequence[int]):
         self.tokens = array("i", prompt)
         self.logprobs = array("f", bytes(4 * len(prompt)))
         self.versions = array("i", [NO_VERSION]) * len(prompt)
         self.turns: list[Turn] = []
+        self.log_kept_mass: dict[int, Float32s] = {}  # by start of turn, where it isn't 0
 
     def observe(self, ids: Sequence[int]) -> None:
         self.tokens.fromlist(list(ids))  # several times faster than extend
@@ -130,6 +133,8 @@ class _Sample:
         self.logprobs.frombytes(completion.logprobs.astype(np.float32, copy=False).tobytes())
         self.versions.frombytes(completion.policy_versions.astype(np.int32, copy=False).tobytes())
         self.turns.append(Turn(start, len(self.tokens), sample_seconds))
+        if completion.log_kept_mass is not None:
+            self.log_kept_mass[start] = completion.log_kept_mass
 
     def arrays(self) -> dict[str, Any]:
         versions = np.frombuffer(self.versions.tobytes(), np.int32)
@@ -139,4 +144,13 @@ class _Sample:
             "rollout_logprobs": np.frombuffer(self.logprobs.tobytes(), np.float32),
             "policy_versions": versions,
             "turns": tuple(self.turns),
+            "log_kept_mass": self._whole_log_kept_mass(),
         }
+
+    def _whole_log_kept_mass(self) -> Float32s | None:
+        if not self.log_kept_mass:
+            return None
+        whole = np.zeros(len(self.tokens), np.float32)
+        for start, part in self.log_kept_mass.items():
+            whole[start : start + len(part)] = part
+        return whole

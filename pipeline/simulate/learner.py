@@ -88,6 +88,7 @@ def unpadded(groups: Sequence[TrajectoryGroup], batch: int) -> tuple[TrainBatch,
         groups=len(groups),
         trajectories=len(lengths),
         useful_trajectories=len(lengths),
+        flat_groups=0,
         tokens=sum(lengths),
         sampled_tokens=0,
         masked_tokens=0,
@@ -98,7 +99,8 @@ def unpadded(groups: Sequence[TrajectoryGroup], batch: int) -> tuple[TrainBatch,
         lag_max=max(lags, default=0),
         in_flight_mean=0.0,
     )
-    return TrainBatch(nothing, nothing, nothing, nothing, nothing, nothing, 1), described
+    arrays = dict.fromkeys(TrainBatch._fields, nothing) | {"microbatches": 1}
+    return TrainBatch(**arrays), described
 
 
 def _packed(

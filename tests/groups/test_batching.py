@@ -5,6 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from headrace.envs.base import Task
+from headrace.pipeline.algorithms.advantages import batch_scaled
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.groups.batching import BatchStatistics, form_batch
 from headrace.pipeline.types import (
@@ -105,7 +106,7 @@ def test_the_advantage_is_told_who_is_present() -> None:
 def test_normalized_by_the_batch_the_mean_square_is_one_and_ratios_are_kept() -> None:
     plain, _ = form(GROUPS)
     packed, statistics = form_batch(
-        GROUPS, centred, batch=5, group_size=2, shape=(3, 2, 8), normalize_batch=True
+        GROUPS, centred, batch=5, group_size=2, shape=(3, 2, 8), normalize=batch_scaled
     )
     used = plain.loss_mask & (plain.advantages != 0)
     ratios = packed.advantages[used] / plain.advantages[used]
@@ -123,6 +124,7 @@ def test_statistics_by_hand() -> None:
         groups=2,
         trajectories=3,
         useful_trajectories=2,
+        flat_groups=1,
         tokens=15,
         sampled_tokens=6,
         masked_tokens=0,

@@ -18,6 +18,8 @@ def make_item(number: int, tokens: int) -> PackItem:
         loss_mask=(steps + number) % 3 == 0,
         rollout_logprobs=-(number + 1 + steps / 1000).astype(np.float32),
         advantages=np.full(tokens, number - 1.5, np.float32),
+        log_kept_mass=-(number + 2 + steps / 500).astype(np.float32),
+        lags=(number + steps).astype(np.int32),
     )
 
 
@@ -35,14 +37,15 @@ def unpack(batch: TrainBatch) -> list[PackItem]:
                     loss_mask=batch.loss_mask[at][inside],
                     rollout_logprobs=batch.rollout_logprobs[at][inside],
                     advantages=batch.advantages[at][inside],
+                    log_kept_mass=batch.log_kept_mass[at][inside],
+                    lags=batch.lags[at][inside],
                 )
             )
     return items
 
 
 def contents(items: list[PackItem]) -> list[tuple[bytes, ...]]:
-    arrays = [(i.tokens, i.loss_mask, i.rollout_logprobs, i.advantages) for i in items]
-    return sorted(tuple(array.tobytes() for array in each) for each in arrays)
+    return sorted(tuple(array.tobytes() for array in vars(item).values()) for item in items)
 
 
 def rows_of_naive_first_fit(lengths: list[int], row_tokens: int) -> int:
@@ -117,7 +120,8 @@ def test_dtypes_do_not_depend_on_the_items() -> None:
     for items in ([], [make_item(0, 3)]):
         batch = pack(items, microbatches=1, rows=1, row_tokens=4)
         names = [str(array.dtype) for array in batch]
-        assert names == ["int32", "int32", "int32", "bool", "float32", "float32", "int32"]
+        integers, floats = ["int32"], ["float32"]
+        assert names == integers * 3 + ["bool"] + floats * 2 + integers + floats + integers
         assert batch.microbatches == len(items)
 
 

@@ -10,7 +10,8 @@ import pytest
 import trio
 from jax.extend.core import jaxprs_in_params
 
-from headrace.pipeline.algorithms.losses import AlgorithmConfig, grpo_loss
+from headrace.pipeline.algorithms.config import KlConfig
+from headrace.pipeline.algorithms.losses import AlgorithmConfig, policy_loss
 from headrace.pipeline.device_thread import DeviceThread
 from headrace.pipeline.learner import init_state, train_step
 from headrace.pipeline.learner.service import Learner, UpdateRule
@@ -49,7 +50,7 @@ def batch():
 
 
 def one_step(forward, optimizer):
-    loss = partial(grpo_loss, config=AlgorithmConfig())
+    loss = partial(policy_loss, config=AlgorithmConfig())
     return partial(train_step, forward=forward, loss=loss, optimizer=optimizer)
 
 
@@ -131,7 +132,7 @@ def with_learner(body, trained, frozen):
     """Run `body(learner)` while the learner's thread serves."""
     rule = UpdateRule(
         forward=ADAPTED,
-        loss=partial(grpo_loss, config=AlgorithmConfig(kl_coefficient=0.1)),
+        loss=partial(policy_loss, config=AlgorithmConfig(kl=KlConfig(0.1))),
         optimizer=optax.sgd(0.5),
         batch_shape=SHAPE,
         keep_reference=True,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headrace.pipeline.algorithms.losses import AlgorithmConfig, grpo_loss
+from headrace.pipeline.algorithms.losses import AlgorithmConfig, policy_loss
 from headrace.pipeline.learner import Anchors, batch_logprobs, init_state, train_step
 from headrace.pipeline.learner.optimizer import LearnerConfig, make_optimizer
 from headrace.pipeline.models.config import ModelConfig
@@ -40,7 +40,7 @@ def test_conformance_19_20_the_ratio_is_one_at_first_and_moves_then():
     optimizer = make_optimizer(LearnerConfig(learning_rate=1e-2))
     batch = toy_batch(toy_items(), microbatches=2, rows=4)
     old = quick_jit(partial(batch_logprobs, forward=FORWARD, temperature=0.6))(params, batch)
-    loss = partial(grpo_loss, config=AlgorithmConfig())
+    loss = partial(policy_loss, config=AlgorithmConfig())
     step = quick_jit(
         partial(train_step, forward=FORWARD, loss=loss, optimizer=optimizer, temperature=0.6)
     )

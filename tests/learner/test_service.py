@@ -9,7 +9,8 @@ import optax
 import pytest
 import trio
 
-from headrace.pipeline.algorithms.losses import AlgorithmConfig, grpo_loss, sft_loss
+from headrace.pipeline.algorithms.config import KlConfig
+from headrace.pipeline.algorithms.losses import AlgorithmConfig, policy_loss, sft_loss
 from headrace.pipeline.device_thread import DeviceThread
 from headrace.pipeline.learner.logprobs import batch_logprobs
 from headrace.pipeline.learner.optimizer import LearnerConfig, make_optimizer
@@ -18,7 +19,7 @@ from headrace.pipeline.learner.state import init_state
 from headrace.pipeline.learner.step import Anchors, train_step
 from tests.learner.toy import toy_batch, toy_forward, toy_items, toy_params
 
-LOSS = partial(grpo_loss, config=AlgorithmConfig(kl_coefficient=0.1))
+LOSS = partial(policy_loss, config=AlgorithmConfig(kl=KlConfig(0.1)))
 SHAPE = (4, 8, 12)
 
 

@@ -11,7 +11,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from headrace.pipeline.algorithms.losses import AlgorithmConfig, grpo_loss, sft_loss
+from headrace.pipeline.algorithms.config import KlConfig
+from headrace.pipeline.algorithms.losses import AlgorithmConfig, policy_loss, sft_loss
 from headrace.pipeline.learner.logprobs import batch_logprobs
 from headrace.pipeline.learner.optimizer import LearnerConfig, make_optimizer
 from headrace.pipeline.learner.state import init_state
@@ -27,7 +28,7 @@ from tests.learner.toy import (
 )
 
 LOSSES = {
-    "grpo": partial(grpo_loss, config=AlgorithmConfig(entropy_bonus=0.01, kl_coefficient=0.1)),
+    "grpo": partial(policy_loss, config=AlgorithmConfig(entropy_bonus=0.01, kl=KlConfig(0.1))),
     "sft": sft_loss,
 }
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)

@@ -60,7 +60,7 @@ def learner_logprobs(request: SampleRequest, completion: Completion) -> np.ndarr
     tokens[0, : len(sequence)] = sequence
     segments[0, : len(sequence)] = 1
     positions = np.arange(CONFIG.context_tokens, dtype=np.int32)[None]
-    rows = TrainBatch(tokens, segments, positions, None, None, None, None)
+    rows = TrainBatch(tokens, segments, positions, *[None] * (len(TrainBatch._fields) - 3))
     return np.asarray(_score(params(), rows))[0, len(request.tokens) : len(sequence)]
 
 
