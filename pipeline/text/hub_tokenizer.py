@@ -34,24 +34,26 @@ class HubTokenizer:
         changes nothing.
 
     Raises:
-      ConfigError: for a vocabulary whose tokens don't stand for bytes.
+      ConfigError: for a vocabulary whose tokens don't stand for bytes, or a definition that the
+        library can't read.
     """
 
     def __init__(
         self, definition: Mapping[str, Any], more_tokens: Sequence[AddedToken] = ()
     ) -> None:
         known = {token.text: token for token in more_tokens}
-        known |= {entry["content"]: added_token(entry) for entry in definition["added_tokens"]}
+        own = map(added_token, definition.get("added_tokens") or ())
+        known |= {token.text: token for token in own}
         vocabulary = _vocabulary(definition["model"])
         self._texts = {index: text for text, index in vocabulary.items()}
-        self._spell = spelling(definition["decoder"])
+        self._spell = spelling(definition.get("decoder"))
         self._added_bytes = {token.id: token.text.encode() for token in known.values()}
         self._vocab_size = max([*self._texts, *self._added_bytes]) + 1
         self._specials = {token.text: token.id for token in known.values() if token.is_markup}
         self._added = AddedTokens(list(known.values()))
         self._forbidden = frozenset(self._specials.values()) - _unknown_ids(definition["model"])
         bare = _without_added_tokens(definition)
-        self._first = Model.from_str(json.dumps(bare))
+        self._first = _model(bare)
         self._later = _variant(bare, for_later_pieces(bare), self._first)
         self._inside = _variant(bare, for_parts_of_words(bare), self._first)
 
@@ -137,7 +139,19 @@ def without_surrogates(text: str) -> str:
 
 
 def _variant(bare: Mapping[str, Any], changed: Mapping[str, Any], first: Model) -> Model:
-    return first if changed == bare else Model.from_str(json.dumps(changed))
+    # Keys that were left out and stand for nothing now make no difference.
+    same = all(changed[key] == bare.get(key) for key in changed)
+    return first if same else _model(changed)
+
+
+def _model(definition: Mapping[str, Any]) -> Model:
+    try:
+        return Model.from_str(json.dumps(definition))
+    except Exception as error:  # the library has no narrower one
+        raise ConfigError(
+            f"the library tokenizers can't read this tokenizer.json: {error}; install a newer "
+            "version of it, or get the file again"
+        ) from error
 
 
 def _without_added_tokens(definition: Mapping[str, Any]) -> dict[str, Any]:

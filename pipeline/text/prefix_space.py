@@ -13,7 +13,7 @@ _Change = Callable[[_Node], _Node | None]
 
 def for_later_pieces(definition: _Node) -> dict[str, Any]:
     """Return the definition for text that follows a special token."""
-    splitter = definition["pre_tokenizer"]
+    splitter = definition.get("pre_tokenizer")
     return {**definition, "pre_tokenizer": _each(splitter, "pretokenizers", _first_to_never)}
 
 
@@ -21,8 +21,8 @@ def for_parts_of_words(definition: _Node) -> dict[str, Any]:
     """Return the definition for text that goes on in the middle of a word: never a space."""
     return {
         **definition,
-        "normalizer": _each(definition["normalizer"], "normalizers", _no_prepend),
-        "pre_tokenizer": _each(definition["pre_tokenizer"], "pretokenizers", _never),
+        "normalizer": _each(definition.get("normalizer"), "normalizers", _no_prepend),
+        "pre_tokenizer": _each(definition.get("pre_tokenizer"), "pretokenizers", _never),
     }
 
 

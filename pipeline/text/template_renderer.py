@@ -89,7 +89,7 @@ class TemplateRenderer:
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """All ids that close a turn: the template's, those of the model's files, common ones."""
+        """All ids that close a turn: the template's own first, then those usual for the model."""
         return self._stop_ids
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
@@ -191,12 +191,11 @@ class TemplateRenderer:
 
     def _tool_format(self, template: str) -> Format:
         name = self._config.tool_format
-        if name == DETECT:
-            known = self._chat.writer.abilities.tools
-            name = (
-                detect_format(template, self._tokenizer.specials) if known else None
-            ) or "hermes"
-        return FORMATS[name]
+        if name != DETECT:
+            return FORMATS[name]
+        if not self._chat.writer.abilities.tools:
+            return FORMATS["hermes"]
+        return FORMATS[detect_format(template, self._tokenizer.specials) or "hermes"]
 
     def _opening_ids(self) -> list[int]:
         """Return the ids of the generation prompt, which may open the reasoning."""
@@ -208,7 +207,8 @@ class TemplateRenderer:
 
     def _all_stop_ids(self, named: Sequence[int]) -> tuple[int, ...]:
         specials = self._tokenizer.specials
-        texts = (self._chat.said.last_token, self._chat.called.last_token, *_CLOSING_TOKENS)
+        own = self._chat.said.last_token, self._chat.called.last_token
+        texts = (*own, *self._format.stops, *_CLOSING_TOKENS)
         found = [specials[text] for text in texts if text in specials]
         return tuple(dict.fromkeys([*found, *named]))
 

@@ -142,6 +142,18 @@ def test_a_vocabulary_without_bytes_is_refused(decoder: dict[str, Any] | None) -
         HubTokenizer({**DEFINITION, "decoder": decoder})
 
 
+def test_a_definition_that_the_library_cannot_read_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"read this tokenizer\.json: .*newer version"):
+        HubTokenizer({**DEFINITION, "pre_tokenizer": {"type": "Unheard"}})
+
+
+def test_what_a_definition_may_leave_out() -> None:
+    needed = {key: DEFINITION[key] for key in ("model", "decoder", "pre_tokenizer")}
+    tokenizer = HubTokenizer(needed)
+    assert tokenizer.encode_markup(TEXTS[0]) == TOKENIZER.encode_markup(TEXTS[0])
+    assert not tokenizer.specials
+
+
 @pytest.mark.parametrize("make", [lambda: qwen(20_000), smollm], ids=["qwen", "smollm"])
 def test_injection_for_every_added_token_of_a_real_tokenizer(make: Any) -> None:
     tokenizer = make()

@@ -134,4 +134,4 @@ def test_smollm_knows_no_tools_and_has_its_own_system_message() -> None:
     text = bare.text(bare.prompt([Message("user", "What is the capital of France?")]))
     assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
-    assert bare.stop_ids == (2,)
+    assert bare.stop_ids == (2, 0)  # <|im_end|>, and <|endoftext|> of a model that forgets it
