@@ -25,12 +25,9 @@ def plan_lanes(
 
     A lane ends where its window of `size` positions does.
     """
-    lanes, sequence = list[Lane](), occupant.cached
-    while len(lanes) < most:
-        first = memory.advance(sequence, occupant.to_fill)
-        end = min((first // size + 1) * size, occupant.to_fill)
-        if first >= end:
-            break
+    lanes, sequence, to_fill = list[Lane](), occupant.cached, occupant.to_fill
+    while (first := memory.advance(sequence, to_fill)) < to_fill and len(lanes) < most:
+        end = min((first // size + 1) * size, to_fill)
         # The page numbers of now: its last page may become another one when it decodes.
         lanes.append(Lane(first, end, occupant.tokens[first:end], sequence.pages.copy()))
         memory.mark(sequence, end, version)

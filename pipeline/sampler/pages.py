@@ -83,17 +83,18 @@ class PagePool:
 
     def drop(self, pages: Sequence[int]) -> None:
         """Let go of pages, as a holder without a row, the last first: prefixes stay longest."""
+        users, index = self._users, self._index
         for page in reversed(pages):
-            self._users[page] -= 1
-            if self._users[page] == 0:
-                self.settle(page)
+            users[page] -= 1
+            if users[page]:
+                continue
+            if page in index:
+                self._loose[page] = None
+            else:
+                self._free.append(page)
 
     def settle(self, page: int) -> None:
-        """Free a page, or keep it loose while the index knows it, unless somebody holds it."""
-        if self._users[page]:
-            return
-        if page in self._index:
-            self._loose[page] = None
-        else:
-            self._loose.pop(page, None)
+        """Free a page that the index has forgotten, unless somebody holds it."""
+        if self._users[page] == 0:
+            del self._loose[page]
             self._free.append(page)

@@ -125,7 +125,7 @@ class Scheduler:
     @property
     def short_of_pages(self) -> bool:
         """Whether the next dispatch makes a request give up its row."""
-        return self._shards.are_short(self._rows.growth())
+        return not self._shards.are_ample and self._shards.are_short(self._rows.growth())
 
     @property
     def may_run_ahead(self) -> bool:
@@ -236,12 +236,11 @@ class Scheduler:
         Rows whose prompt is in the cache afterwards are ready to decode.
         """
         lanes: list[list[Lane]] = [[] for _ in self._shards.memories]
-        most = self._config.prefill_lanes // len(lanes)
+        most, size = self._config.prefill_lanes // len(lanes), self._config.prefill_tokens
         for occupant in self._prefilling_of(version):
             mine, memory = lanes[occupant.shard], self._shards.memory_of(occupant)
-            size = self._config.prefill_tokens
             mine += plan_lanes(occupant, version, memory, most=most - len(mine), size=size)
-            if memory.advance(occupant.cached, occupant.to_fill) == occupant.to_fill:
+            if occupant.cached.valid == occupant.to_fill:
                 self._start_decoding(occupant)
         ends = [lane.end for some in lanes for lane in some]
         if not ends:
@@ -254,10 +253,11 @@ class Scheduler:
         """Plan one decode dispatch of a version; None for no row. It must be carried out."""
         self._constrain(version)
         served = self._rows.unfinished(version)
-        if not served.any():
+        count = int(np.count_nonzero(served))
+        if count == 0:
             return None
-        self._served += int(np.count_nonzero(served))
-        window = self._config.window_for(int(self._rows.reach()[served].max()))
+        self._served += count
+        window = self._config.window_for(int((self._rows.reach() * served).max()))
         inputs = DecodeInput(self._numbers.take(), served, self._rows.serve(served, window))
         return DecodeDispatch(inputs, self._rows.tenures.copy(), version, window)
 

@@ -24,6 +24,8 @@ class Shards:
         self._steps = config.decode_tokens
         self._recomputes = config.kv_on_publish == "recompute"
         self._rows = rows  # of each shard
+        # What a row has reaches to the end of its last dispatch.
+        self._most_growth = rows * -(-config.decode_tokens // config.page_tokens)
         self._free = [list(range(shard * rows, (shard + 1) * rows)) for shard in range(count)]
         self.memories = [Memory(pages, config.page_tokens, shard=shard) for shard in range(count)]
         self.lost = 0
@@ -80,6 +82,11 @@ class Shards:
         """Take the request's row back."""
         self._free[occupant.shard].append(occupant.row)
         occupant.row = -1
+
+    @property
+    def are_ample(self) -> bool:
+        """Whether there are enough pages for the next dispatch, whatever rows it serves."""
+        return all(memory.available >= self._most_growth for memory in self.memories)
 
     def are_short(self, growth: Int64s) -> bool:
         """Whether there are too few pages for rows that need so many more, i64[S]."""
