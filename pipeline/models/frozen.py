@@ -1,8 +1,9 @@
 """Parameters that aren't trained, stored in fewer bits: bfloat16, int8 or four bits.
 
-Only the layers' matrices go below 16 bits; embedding and head are bfloat16 then, and norms and
-biases stay float32. What a product needs is widened where it is used, one layer at a time, so
-no float32 copy of the model exists.
+Only the layers' matrices are rounded, and an embedding of which only rows are looked up. Norms,
+biases and the output head stay float32: a narrower head would be widened as a whole for each
+product. A matrix is widened where it is used, one layer at a time, so that no float32 copy of
+the model exists.
 """
 
 from functools import partial
@@ -23,8 +24,6 @@ Frozen = jax.Array | Quantized | Nf4
 INPUT_AXES = {"query": 1, "key": 1, "value": 1, "output": 2, "gate": 1, "up": 1, "down": 1}
 # A mixture's experts aren't among them: they are multiplied in another way, and stay as they are.
 
-_TABLES = ("embedding", "head")
-
 
 def freeze(params: Params, stored: StoredBase) -> Params:
     """Round the learner's parameters to what they shall be stored as; pure.
@@ -34,16 +33,17 @@ def freeze(params: Params, stored: StoredBase) -> Params:
 
     Returns:
       The same tree; for "int8" and "nf4" each matrix of the layers is one record of stacked
-      arrays, `Quantized` (outputs first, as the sampler has it) or `Nf4`.
+      arrays, `Quantized` (outputs first, as the sampler has it) or `Nf4`, and the embedding is
+      bfloat16 where it isn't the head as well.
     """
     if stored == "float32":
         return params
-    tables = {name: params[name].astype(jnp.bfloat16) for name in _TABLES if name in params}
+    untied = {"embedding": params["embedding"].astype(jnp.bfloat16)} if "head" in params else {}
     layers = {
         name: _round(name, leaf, stored) if name in INPUT_AXES else leaf
         for name, leaf in params["layers"].items()
     }
-    return params | tables | {"layers": layers}
+    return params | untied | {"layers": layers}
 
 
 def thaw(base: Params) -> Params:

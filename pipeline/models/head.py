@@ -38,6 +38,5 @@ def logits(hidden: jax.Array, head: Head) -> jax.Array:
     """
     matrix, cap = (head.matrix, head.cap) if isinstance(head, CappedHead) else (head, None)
     matrix = matrix.astype(hidden.dtype)  # a frozen head may be narrower
-    matrix = matrix.astype(hidden.dtype)  # a frozen one may be narrower
     plain = jnp.einsum("...d,vd->...v", hidden, matrix, preferred_element_type=jnp.float32)
     return capped(plain, cap)

@@ -52,7 +52,7 @@ def multiply(
     if isinstance(matrix, Adapted):
         into_rank, out_of_rank = adapter_products(product)
         low = multiply(into_rank, x, matrix.a)
-        change = multiply(out_of_rank, low, matrix.b, dtype)
+        change = _cheap_product(out_of_rank, low, matrix.b, dtype)
         return multiply(product, x, matrix.base, dtype) + matrix.scale * change
     if begins_with_stream(product):
         return _learner_product(product, x, matrix, dtype)
@@ -93,6 +93,21 @@ def _inputs_outputs(letters: str, result: str) -> tuple[str, str]:
 
 def _without(letters: str, others: str) -> str:
     return "".join(letter for letter in letters if letter not in others)
+
+
+def _cheap_product(
+    product: str, low: jax.Array, b: jax.Array, dtype: DTypeLike | None
+) -> jax.Array:
+    """Multiply from the rank to the outputs, without its result being kept for a backward pass.
+
+    `remat` keeps products without batch axes, and so the base's beside this one, of equal size;
+    the backward pass needs only their sum, and this one costs little to compute again.
+    """
+    operands, result = product.split("->")
+    first, second = operands.split(",")
+    batched = f"z{first},z{second}->z{result}"
+    pair = (low[None], b[None]) if begins_with_stream(product) else (b[None], low[None])
+    return jnp.einsum(batched, *pair, preferred_element_type=dtype)[0]
 
 
 def _learner_product(

@@ -79,7 +79,7 @@ def test_int8_is_rounded_as_the_sampler_rounds_it(params):
 @pytest.mark.parametrize("stored", KINDS)
 def test_only_matrices_go_below_16_bits(params, stored):
     frozen = compiled_freeze(params, stored)
-    assert frozen["embedding"].dtype == jnp.bfloat16
+    assert frozen["embedding"].dtype == jnp.float32  # it is the head too
     assert frozen["final_norm"].dtype == frozen["layers"]["ffn_norm"].dtype == jnp.float32
     bits = {"bfloat16": 16, "int8": 8, "nf4": 4}[stored]
     for name in INPUT_AXES:
@@ -98,6 +98,12 @@ def test_thawed_parameters_are_plain_and_near(params, stored):
         moved = np.abs(np.asarray(after) - np.asarray(before)).max()
         worst = {"bfloat16": 2**-8, "int8": 0.5 / 127, "nf4": 0.152}[stored]
         assert moved <= worst * np.abs(np.asarray(before)).max() * (1 + 1e-6)
+
+
+def test_an_embedding_that_is_not_the_head_is_bfloat16(params):
+    frozen = quick_jit(partial(freeze, stored="int8"))(params | {"head": params["embedding"]})
+    assert frozen["embedding"].dtype == jnp.bfloat16
+    assert frozen["head"].dtype == jnp.float32
 
 
 def test_float32_is_kept_as_it_is(params):

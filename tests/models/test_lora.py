@@ -141,6 +141,18 @@ def test_a_bound_model_takes_adapters_and_base(params, adapters):
     assert whole["layers"]["down"].b is adapters["layers"]["down"]["b"]
 
 
+def test_a_backward_pass_keeps_the_product_of_the_base_and_not_the_adapters(params, adapters):
+    rows = jnp.ones((3, 5), jnp.int32)
+
+    def hidden(adapters):
+        whole = adapt(params, adapters, LORA)
+        return forward(whole, rows, rows, rows, config=MODEL, remat=True)[0]
+
+    pull = jax.eval_shape(lambda adapters: jax.vjp(hidden, adapters)[1], adapters)
+    kept = [leaf.shape for leaf in jax.tree.leaves(pull)]
+    assert kept.count((MODEL.num_layers, 3, 5, MODEL.ffn_width)) == 2  # gate and up
+
+
 @pytest.mark.parametrize("name", ["key", "output", "down"])
 def test_adapters_of_the_sampler_multiply_as_those_of_the_learner(params, adapters, name):
     forms = [
