@@ -89,8 +89,8 @@ def _open_folder(folder: Path) -> _Model:
     if not (folder / CONFIG).is_file():
         raise ConfigError(f"{folder} has no {CONFIG}; give the folder of a saved model")
     settings = read_json(folder, {CONFIG: (folder / CONFIG).read_bytes()}, CONFIG)
-    own = settings.get("model_type") == MODEL_TYPE
-    text = own_text(settings) if own else read_text_files(folder, settings)
+    alphabet = own_text(settings) if settings.get("model_type") == MODEL_TYPE else None
+    text = alphabet or read_text_files(folder, settings)
     return _Model(settings, SafetensorsFiles(folder), text)
 
 

@@ -206,6 +206,16 @@ def test_the_chat_template_is_where_it_may_be(tmp_path, template, file, expected
     assert text.chat_template == expected
 
 
+def test_a_model_of_our_own_may_have_a_tokenizer_of_the_hub(tmp_path: Path) -> None:
+    text = load_policy(text_folder(tmp_path / "hub")).text
+    config = ModelConfig(num_layers=1, width=4, num_heads=1, num_kv_heads=1, head_width=2)
+    save_policy(Policy(config, VOCAB, random_params(config), text), tmp_path / "own")
+    loaded = load_policy(tmp_path / "own").text
+    assert isinstance(text, TextFiles)
+    assert isinstance(loaded, TextFiles)
+    assert loaded.files == text.files
+
+
 def test_a_folder_that_has_files_is_not_touched(tmp_path: Path) -> None:
     policy = policy_of(LLAMA)
     (tmp_path / "empty").mkdir()

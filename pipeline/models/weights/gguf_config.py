@@ -59,6 +59,8 @@ def gguf_settings(header: GgufHeader, rope_factors: np.ndarray | None = None) ->
             f"general.architecture of a GGUF file must be one of {', '.join(_MODEL_TYPES)}, got "
             f"{architecture!r}; use the model's safetensors"
         )
+    if EMBEDDING not in header.tensors:
+        raise ConfigError(f"the GGUF file has no tensor {EMBEDDING}; give one with a whole model")
     fields = _Fields(header.fields, architecture)
     settings = {
         "model_type": _MODEL_TYPES[architecture],

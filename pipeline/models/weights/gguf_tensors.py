@@ -54,7 +54,14 @@ class _Source:
         end = self.tensor.start + shape[0] * row_bytes
         stored = data[self.tensor.start : end].reshape(shape[0], row_bytes)
         chosen = stored[self._order(shape[0])[rows]] if self.heads else stored[rows]
-        return dequantize(_in_long_rows(chosen, block_bytes), kind).reshape(-1, shape[1])
+        try:
+            wide = dequantize(_in_long_rows(chosen, block_bytes), kind)
+        except NotImplementedError as error:
+            raise ConfigError(
+                f"a tensor of the GGUF file is of type {kind.name}, which can't be read: {error}; "
+                "get the model in another quantisation"
+            ) from error
+        return wide.reshape(-1, shape[1])
 
     def _order(self, rows: int) -> np.ndarray:
         """Give for each row of the Hub's the one in the file."""
@@ -78,6 +85,7 @@ class GgufTensors:
             if stored != ROPE_FACTORS
             for name, source in _named(stored, tensor, header)
         }
+        self.unreadable: Mapping[str, str] = {}
         self._rope_factors = header.tensors.get(ROPE_FACTORS)
         self.shapes: Mapping[str, Shape] = {
             name: source.tensor.shape for name, source in self._sources.items()
@@ -100,7 +108,7 @@ class GgufTensors:
 
 def _named(stored: str, tensor: GgufTensor, header: GgufHeader) -> Iterator[tuple[str, _Source]]:
     """Yield the Hub's name and the source of a tensor, or of every expert in it."""
-    architecture = header.fields["general.architecture"]
+    architecture = header.fields.get("general.architecture", "")
     name = hub_name(stored, sandwich=architecture in SANDWICH)
     if "{expert}" not in name:
         yield name, _source(name, tensor, header)
@@ -113,12 +121,12 @@ def _named(stored: str, tensor: GgufTensor, header: GgufHeader) -> Iterator[tupl
 
 
 def _source(name: str, tensor: GgufTensor, header: GgufHeader) -> _Source:
-    architecture = header.fields["general.architecture"]
+    architecture = header.fields.get("general.architecture", "")
     if architecture in SANDWICH and name.endswith("norm.weight"):
         return _Source(tensor, added=1.0)
     for projection, count in _PERMUTED.get(architecture, {}).items():
         if projection in name:
-            heads = header.fields[f"{architecture}.attention.head_count"]
+            heads = header.fields.get(f"{architecture}.attention.head_count", 1)
             return _Source(tensor, header.fields.get(f"{architecture}.attention.{count}", heads))
     return _Source(tensor)
 

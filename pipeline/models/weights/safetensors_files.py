@@ -5,7 +5,7 @@ process's memory for longer.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -35,6 +35,7 @@ class SafetensorsFiles:
         self.origin = f"the safetensors files of {folder}"
         self._files: dict[str, Path] = {}
         self.shapes: dict[str, Shape] = {}
+        self.unreadable: dict[str, str] = {}
         index = _read_index(folder)
         files = sorted(set(index.values())) if index else [SINGLE_FILE]
         duplicates = [problem for file in files for problem in self._add(folder / file)]
@@ -53,10 +54,8 @@ class SafetensorsFiles:
                 path: stack.enter_context(_open(path))
                 for path in {self._files[name] for name in names}
             }
-            tensors = {name: opened[self._files[name]].get_slice(name) for name in names}
-            _check_types({name: tensor.get_dtype() for name, tensor in tensors.items()})
             for name in names:
-                array: np.ndarray = tensors[name][part]
+                array: np.ndarray = opened[self._files[name]].get_slice(name)[part]
                 yield array
 
     def _add(self, path: Path) -> Iterator[str]:
@@ -67,17 +66,10 @@ class SafetensorsFiles:
                 if name in self._files:
                     yield f"{name} is in {self._files[name].name} and {path.name}"
                 self._files[name] = path
-                self.shapes[name] = tuple(opened.get_slice(name).get_shape())
-
-
-def _check_types(kinds: Mapping[str, str]) -> None:
-    other = [f"{name} is {kind}" for name, kind in sorted(kinds.items()) if kind not in FLOATS]
-    if other:
-        raise ConfigError(
-            f"weights must be of type {', '.join(FLOATS)}:\n  "
-            + "\n  ".join(other)
-            + "\nget the model in floating point"
-        )
+                tensor = opened.get_slice(name)
+                self.shapes[name] = tuple(tensor.get_shape())
+                if tensor.get_dtype() not in FLOATS:
+                    self.unreadable[name] = tensor.get_dtype()
 
 
 def _open(path: Path) -> safe_open:

@@ -30,6 +30,11 @@ class Tensors(Protocol):
         """Name → shape."""
         ...
 
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Name → its type, of tensors that hold no floating-point numbers."""
+        ...
+
     def read(self, names: Sequence[str], part: Slices) -> Iterator[np.ndarray]:
         """Yield one part of each named tensor, in order; an array is valid until the next."""
         ...
@@ -42,6 +47,7 @@ class ArrayTensors:
         self._arrays = arrays
         self.origin = origin
         self.shapes: Mapping[str, Shape] = {name: array.shape for name, array in arrays.items()}
+        self.unreadable: Mapping[str, str] = {}
 
     def read(self, names: Sequence[str], part: Slices) -> Iterator[np.ndarray]:
         """Yield the same part of each named tensor."""
@@ -71,7 +77,8 @@ def check_tensors(
       tolerated: names of further tensors that may be there.
 
     Raises:
-      ConfigError: with the names of all tensors that are missing, unused or wrongly shaped.
+      ConfigError: with the names of all tensors that are missing, unused, of another shape, or
+        of a type that isn't floating point.
 
     Example:
       >>> check_tensors(ArrayTensors({"a": np.zeros(2), "b": np.zeros(2)}), {"b": (3,), "c": (1,)})
@@ -90,10 +97,15 @@ def check_tensors(
         for name, shape in expected.items()
         if name in found and tuple(found[name]) != shape
     ]
+    types = tensors.unreadable
     problems = [
         *(f"missing: {name}" for name in sorted(expected.keys() - found.keys())),
         *(f"unused: {name}" for name in sorted(unused - set(tolerated))),
         *(f"wrong shape: {text}" for text in sorted(wrong)),
+        *(
+            f"wrong type: {name} is {types[name]}"
+            for name in sorted(types.keys() & expected.keys())
+        ),
     ]
     if problems:
         raise ConfigError(

@@ -218,7 +218,10 @@ def test_weights_that_are_not_floats_are_refused(tmp_path: Path) -> None:
         other = UP.replace("1", "2")
         tensors[other] = tensors[other].astype(np.float64)
 
-    with pytest.raises(ConfigError, match=rf"{UP} is I8\n  model\.layers\.2.* is F64\n"):
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.zeros(1)
+
+    wanted = rf"model:\n  wrong type: {UP} is I8\n  wrong type: model\.layers\.2.* is F64\ncheck"
+    with pytest.raises(ConfigError, match=wanted):
         load(broken(tmp_path, change))
 
 

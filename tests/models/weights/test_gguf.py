@@ -192,6 +192,19 @@ def test_what_is_not_known_is_refused(tmp_path: Path, fields: Any, problem: str)
         gguf_settings(read_gguf_header(write(tmp_path, fields)))
 
 
+def test_a_file_without_a_model_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, fields_of("llama"), {"model.norm.weight": np.zeros(8, np.float32)})
+    with pytest.raises(ConfigError, match=r"no tensor token_embd\.weight"):
+        gguf_settings(read_gguf_header(path))
+
+
+def test_a_type_that_the_package_does_not_undo_is_refused(tmp_path: Path) -> None:
+    name = "model.embed_tokens.weight"
+    path = write(tmp_path, fields_of("llama"), {name: np.zeros((2, 4), np.int8)})
+    with pytest.raises(ConfigError, match="is of type I8, which can't be read"):
+        list(GgufTensors(path, read_gguf_header(path)).read([name], (slice(0, 2), slice(0, 4))))
+
+
 def test_a_file_that_ends_early_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, fields_of("llama"))
     path.write_bytes(path.read_bytes()[:-8])
