@@ -18,11 +18,13 @@ from headrace.envs.sandbox import (
 from tests.envs.sandbox.harness import CONFIGS, SMALL, require
 
 BACKENDS = ["bwrap", "rlimit", "remote", "monty"]
-WITH_FILES = ["bwrap", "rlimit", "remote"]
+_RLIMIT = pytest.param("rlimit", marks=pytest.mark.slow)
+ANY = ["bwrap", "remote", "monty", _RLIMIT]
+WITH_FILES = ["bwrap", "remote", _RLIMIT]
 SHORT = replace(SMALL, wall_seconds=0.3)
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=ANY)
 def any_config(request: pytest.FixtureRequest) -> SandboxConfig:
     return require(request.param)
 

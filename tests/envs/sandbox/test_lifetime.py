@@ -1,0 +1,248 @@
+"""Nothing outlives a call, a sandbox, a run, or a killed process."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from headrace.envs.sandbox import Sandbox, SandboxConfig, open_sandbox
+from headrace.envs.sandbox.supervisor import cgroups, leftovers
+from headrace.envs.sandbox.supervisor.runner import descendants
+from tests.envs.sandbox.harness import require
+
+_DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(600)
+while True: pass
+"""
+_SHORT_SECONDS = 20.0
+
+
+def wait_for(condition: Callable[[], bool]) -> bool:
+    until = time.monotonic() + _SHORT_SECONDS
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    return condition()
+
+
+def groups() -> set[Path]:
+    layout = cgroups.find()
+    parents = {parent for parent in (layout.memory, layout.pids) if parent is not None}
+    return {folder for parent in parents for folder in parent.glob("headrace-*")}
+
+
+def folders() -> set[Path]:
+    return set(leftovers.state_root().iterdir())
+
+
+def descriptors_of(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def used() -> tuple[int, int, set[Path], set[Path], int]:
+    """What a leak would change: descriptors, processes (zombies, too), groups, files."""
+    temporary = len(list(Path(tempfile.gettempdir()).glob("headrace-*")))
+    own = descendants(os.getpid())
+    return descriptors_of(os.getpid()), len(own), groups(), folders(), temporary
+
+
+@pytest.fixture(params=["bwrap", pytest.param("rlimit", marks=pytest.mark.slow)])
+def config(request: pytest.FixtureRequest) -> SandboxConfig:
+    return require(request.param)
+
+
+def supervisor_of_this_process() -> int:
+    (supervisor,) = [
+        pid
+        for pid in descendants(os.getpid())
+        if b"supervisor.main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return supervisor
+
+
+def test_cancelling_leaves_no_process(config: SandboxConfig) -> None:
+    async def main() -> None:
+        async with open_sandbox(config) as box:
+            await box.exec("pass")
+            await trio.sleep(0.5)  # until those ahead of need have started
+            before = len(descendants(os.getpid()))
+            for _ in range(3):
+                with trio.move_on_after(0.15):
+                    await box.exec(_DAEMON)
+                assert len(descendants(os.getpid())) <= before
+
+    trio.run(main)
+
+
+def test_closing_in_the_middle_of_a_call_ends_it(config: SandboxConfig) -> None:
+    async def main() -> None:
+        results = []
+
+        async def call(box: Sandbox) -> None:
+            results.append(await box.exec(_DAEMON))
+
+        async with trio.open_nursery() as nursery, open_sandbox(config) as box:
+            nursery.start_soon(call, box)
+            await trio.sleep(0.2)
+            await box.close()
+        assert results[0].status == "killed"
+
+    before = used()
+    trio.run(main)
+    assert used() == before
+
+
+def test_a_killed_supervisor_takes_its_sandboxes_along(config: SandboxConfig) -> None:
+    async def main() -> None:
+        results = []
+
+        async def call(box: Sandbox) -> None:
+            results.append(await box.exec(_DAEMON))
+
+        async with open_sandbox(config) as box:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call, box)
+                await trio.sleep(0.3)
+                inside = descendants(supervisor_of_this_process())
+                assert inside
+                os.kill(supervisor_of_this_process(), signal.SIGKILL)
+            assert results[0].status == "infrastructure"
+            assert (await box.exec("print(1)")).status == "infrastructure"
+        assert wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside))
+        async with open_sandbox(config) as box:  # a new supervisor, which reaps the old one's
+            assert (await box.exec("print(1)")).stdout == b"1\n"
+
+    before = used()
+    trio.run(main)
+    assert wait_for(lambda: used() == before)
+
+
+_VICTIM = """
+import sys, trio
+from headrace.envs.sandbox import SandboxConfig, open_sandbox
+async def main():
+    config = SandboxConfig(backend=sys.argv[1], allow_unsafe=True)
+    async with open_sandbox(config) as box, trio.open_nursery() as nursery:
+        nursery.start_soon(box.exec, sys.argv[2])
+        await trio.sleep(0.3)
+        print("running", flush=True)
+trio.run(main)
+"""
+
+
+def test_a_killed_run_leaves_nothing(config: SandboxConfig) -> None:
+    before = used()
+    command = [sys.executable, "-c", _VICTIM, config.backend, _DAEMON]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "running\n"
+        inside = descendants(run.pid)
+        assert len(inside) > 2
+        run.kill()
+    assert wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside))
+    assert wait_for(lambda: used() == before)
+
+
+def test_leftovers_of_the_dead_are_reaped_and_the_living_are_spared(tmp_path: Path) -> None:
+    layout = cgroups.find()
+    dead, lock = leftovers.claim(tmp_path, "dead")
+    group = cgroups.Group(layout, f"{dead.name}-1")
+    sleeper = os.fork()
+    if sleeper == 0:
+        group.enter()
+        os.execvp("sleep", ["sleep", "600"])
+    assert wait_for(lambda: b"sleep" in Path(f"/proc/{sleeper}/cmdline").read_bytes())
+    (dead / "box-1").mkdir()
+    os.close(lock)  # as the kernel does when the owner is killed
+    living, held = leftovers.claim(tmp_path, "living")
+    assert leftovers.reap(tmp_path, layout) == 1
+    assert not dead.exists()
+    assert living.exists()
+    assert not [folder for folder in groups() if folder.name.startswith(dead.name)]
+    if layout.pids is None:
+        os.kill(sleeper, signal.SIGKILL)
+    assert os.waitpid(sleeper, 0) == (sleeper, signal.SIGKILL)
+    os.close(held)
+
+
+def test_a_folder_of_somebody_else_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    root = leftovers.state_root()
+    root.chmod(0o777)
+    with pytest.raises(leftovers.StateFolderError, match="only this user"):
+        leftovers.state_root()
+    root.rmdir()
+    root.symlink_to("/")
+    with pytest.raises(leftovers.StateFolderError, match="only this user"):
+        leftovers.state_root()
+
+
+async def _many_calls(config: SandboxConfig, count: int) -> None:
+    programs = [
+        "print(1)",
+        "raise SystemExit(3)",
+        "import os\nif os.fork() == 0:\n    os.setsid()\n    import time; time.sleep(99)",
+        "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
+        "print('x' * 10**6)",
+    ]
+    made = 0
+
+    async def episode() -> None:
+        nonlocal made
+        while made < count:
+            async with open_sandbox(config) as box:
+                for program in programs:
+                    made += 1
+                    with trio.move_on_after(0.02 if made % 7 == 0 else 60.0):
+                        await box.exec(program)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(episode)
+
+
+def _assert_no_leak(config: SandboxConfig, count: int) -> None:
+    trio.run(_many_calls, config, 5)
+    before = used()
+    trio.run(_many_calls, config, count)
+    assert used() == before
+
+
+def test_a_hundred_calls_leave_everything_as_it_was() -> None:
+    _assert_no_leak(require("bwrap"), 100)
+
+
+@pytest.mark.slow
+def test_a_thousand_calls_leave_everything_as_it_was(config: SandboxConfig) -> None:
+    _assert_no_leak(config, 1000)
+
+
+def test_within_a_run_twenty_sandboxes_leave_the_supervisor_as_it_was() -> None:
+    config = require("bwrap")
+
+    async def settled(supervisor: int) -> tuple[int, int]:
+        await trio.sleep(0.5)
+        return descriptors_of(supervisor), len(descendants(supervisor))
+
+    async def main() -> None:
+        async with open_sandbox(config):
+            pass
+        supervisor = supervisor_of_this_process()
+        before = await settled(supervisor)
+        for _ in range(20):
+            async with open_sandbox(config) as box:
+                await box.exec("print(1)")
+        assert await settled(supervisor) == before
+
+    trio.run(main)
