@@ -26,11 +26,15 @@ class TemplateConfig:
 
     def __post_init__(self) -> None:
         formats = (DETECT, *FORMATS)
-        check(self.tool_format in formats, "chat.tool_format", self.tool_format, f"in {formats}")
+        known = self.tool_format in formats
+        hint = "choose one of these"
+        check(known, "chat.tool_format", self.tool_format, f"in {formats}", hint=hint)
         try:
             datetime.date.fromisoformat(self.date)
         except ValueError as error:
-            raise ConfigError(f"chat.date must be a date, got {self.date!r}: {error}") from None
+            raise ConfigError(
+                f"chat.date must be a date like 2026-01-01, got {self.date!r}: {error}"
+            ) from None
 
     @property
     def variables(self) -> dict[str, Any]:

@@ -257,7 +257,7 @@ def test_split_minds_no_other_spelling_of_the_same_turn() -> None:
     ("config", "message"),
     [
         ({"tool_format": "xyz"}, "chat.tool_format must be in"),
-        ({"date": "tomorrow"}, "chat.date must be a date, got 'tomorrow'"),
+        ({"date": "tomorrow"}, "chat.date must be a date like 2026-01-01, got 'tomorrow'"),
     ],
 )
 def test_a_wrong_setting_is_refused(config: dict[str, Any], message: str) -> None:
