@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .attention import Sight, attention, capped, packed_mask, within_row
+from .attention import capped
 from .config import ModelConfig
 from .head import CappedHead, Head
 from .layer import Attend, Cache, layer, model_norm
 from .matrices import Matrix, multiply
+from .packed import attend_packed
 from .parameters import Params
 from .places import place_of, rotations, windowed_layers
 from .products import FEATURES_FIRST, kept
@@ -47,15 +48,9 @@ def forward(
       `hidden @ head.T`; where the family caps them, a `CappedHead`. `head.logits` takes both.
     """
     both = rotations(positions, config)
-    mask = packed_mask(segment_ids)
+    attend = attend_packed(segment_ids)
     windowed = windowed_layers(config)
     differ = len(set(windowed)) > 1
-
-    def attend(
-        cache: None, queries: jax.Array, keys: jax.Array, values: jax.Array, sight: Sight
-    ) -> tuple[jax.Array, None]:
-        seen = within_row(mask, sight)
-        return attention(queries, head_major(keys), head_major(values), seen, sight=sight), cache
 
     def one_layer(x: jax.Array, of_layer: tuple[Params, Any, Any]) -> tuple[jax.Array, None]:
         weights, has_window, taken = of_layer
@@ -116,11 +111,6 @@ def forward_cached(
 def logits_of(hidden: jax.Array, head: Matrix, cap: float | None = None) -> jax.Array:
     """Multiply `forward_cached`'s output at some tokens, [R, D], by the head [V, D]: f32[R, V]."""
     return capped(kept(multiply("vd,rd->vr", hidden, head, jnp.float32)).T, cap)
-
-
-def head_major(heads: jax.Array) -> jax.Array:
-    """[R, T, K, h] to [R, K, T, h], the order of the cache."""
-    return heads.swapaxes(1, 2)
 
 
 def output_head(params: Params) -> Any:

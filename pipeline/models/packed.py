@@ -20,11 +20,11 @@ def attend_packed(segment_ids: jax.Array) -> Attend[None]:
         cache: None, queries: jax.Array, keys: jax.Array, values: jax.Array, sight: Sight
     ) -> tuple[jax.Array, None]:
         seen = within_row(mask, sight)
-        return attention(queries, _head_major(keys), _head_major(values), seen, sight=sight), cache
+        return attention(queries, head_major(keys), head_major(values), seen, sight=sight), cache
 
     return attend
 
 
-def _head_major(heads: jax.Array) -> jax.Array:
-    """[R, T, K, h] to [R, K, T, h]."""
+def head_major(heads: jax.Array) -> jax.Array:
+    """[R, T, K, h] to [R, K, T, h], the order of the cache."""
     return heads.swapaxes(1, 2)

@@ -14,7 +14,8 @@ from hypothesis.extra.numpy import arrays
 
 from headrace.pipeline.models.attention import attention
 from headrace.pipeline.models.config import ModelConfig
-from headrace.pipeline.models.decoder import forward_cached, head_major, logits_of, output_head
+from headrace.pipeline.models.decoder import forward_cached, logits_of, output_head
+from headrace.pipeline.models.packed import head_major
 from headrace.pipeline.models.parameters import init, unstack
 from headrace.pipeline.models.quantize import (
     OUTPUT_AXES,
