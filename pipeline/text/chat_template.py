@@ -112,6 +112,7 @@ def _to_json(
     value: Any,
     ensure_ascii: bool = False,
     indent: int | None = None,
+    *,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
