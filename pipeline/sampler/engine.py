@@ -17,11 +17,12 @@ from ..models.model import Model
 from ..types import SampleRequest
 from .config import SamplerConfig
 from .decode import Decoded
+from .dispatches import DecodeDispatch
 from .layout import num_shards
 from .occupant import Ticket
 from .programs import Programs, compile_programs
 from .relocate import relocate
-from .scheduler import DecodeDispatch, Finished, Scheduler
+from .scheduler import Finished, Scheduler
 from .state import SamplerState
 from .stops import DecodeText
 from .turns import SampledBlock

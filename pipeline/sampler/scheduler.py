@@ -13,18 +13,18 @@ goes on later with the same bits. The smallest always has what it needs, so some
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..types import NO_VERSION, Completion, SampleRequest
 from .config import SamplerConfig
 from .decoding_rows import DecodingRows
+from .dispatches import DecodeDispatch, PrefillDispatch
 from .lanes import Lane, make_chunk, plan_lanes
 from .moves import Move
 from .occupant import Occupant, Rank, Ticket
 from .row_numbers import RowNumbers
-from .rows import DecodeInput, PrefillChunk
+from .rows import DecodeInput
 from .shards import Shards
 from .stops import DecodeText, first_stop
 from .turns import Int64s, SampledBlock
@@ -33,30 +33,6 @@ from .waiting import WaitingQueue
 Finished = tuple[Ticket, Completion | Exception]  # an error of the request's own constraint
 
 LONG_TURN = 16  # dispatches a request: a row that is freed one late then costs 6 %
-
-
-@dataclass(frozen=True, eq=False)
-class PrefillDispatch:
-    """A planned prefill dispatch, and the window that it needs."""
-
-    chunk: PrefillChunk
-    window: int
-
-
-@dataclass(frozen=True, eq=False)
-class DecodeDispatch:
-    """A planned decode dispatch.
-
-    Attributes:
-      tenures: i64[S], of the rows when it was planned; another one's tokens are nobody's.
-      version: the policy version of all tokens.
-      window: positions that it may touch in any served row, rounded up to a compiled window.
-    """
-
-    inputs: DecodeInput
-    tenures: Int64s
-    version: int
-    window: int
 
 
 class Scheduler:
@@ -261,6 +237,13 @@ class Scheduler:
         inputs = DecodeInput(self._numbers.take(), served, self._rows.serve(served, window))
         return DecodeDispatch(inputs, self._rows.tenures.copy(), version, window)
 
+    def decoding_rows(self) -> dict[Ticket, tuple[int, int]]:
+        """Give the row of each request that is decoding, and the tokens of its prompt."""
+        return {
+            occupant.ticket: (row, len(occupant.request.tokens))
+            for row, occupant in self._decoding.items()
+        }
+
     def take_refused(self) -> list[Finished]:
         """Hand over the requests that `next_decode` ended since their constraint failed."""
         refused, self._refused = self._refused, []
@@ -331,9 +314,14 @@ class Scheduler:
 
     def _park(self, occupant: Occupant) -> None:
         """Take a request out of its row; it goes on later as if nothing had happened."""
-        self._silence(occupant)
-        self._leave_row(occupant)
-        self._shards.memory_of(occupant).park(occupant.cached)
+        if self._fills_shared_pages(occupant):
+            # The index remembers what is filled, and its end is what others take first: it finds
+            # the rest again, and goes on sharing. From the host it would come as its own.
+            self._evacuate(occupant)
+        else:
+            self._silence(occupant)
+            self._leave_row(occupant)
+            self._shards.memory_of(occupant).park(occupant.cached)
         self._waiting.add(occupant)
         self._parked += 1
 

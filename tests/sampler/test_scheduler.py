@@ -374,6 +374,32 @@ def test_each_token_is_prefilled_once_and_a_groups_prompt_once_for_all(
     assert run.engine.statistics().preemptions == run.device.state.extracted == 0
 
 
+@pytest.mark.parametrize(
+    ("more_pages", "steps", "members", "length"),
+    [(3, 6, 2, 17), (2, 2, 3, 20), (4, 5, 2, 20)],  # it is parked at 12, 12 and 16 positions
+)
+def test_a_group_shares_its_prompt_although_a_member_is_parked_in_the_middle_of_it(
+    more_pages: int, steps: int, members: int, length: int
+) -> None:
+    sizes = replace(EVEN, prefill_lanes=1)
+    run = Run(replace(sizes, pages=sizes.fewest_pages + more_pages))
+    run.open(TEXTS[1, :2], NEVER_STOPS)
+    for _ in range(steps):
+        run.step()
+    for _ in range(members):
+        run.open(TEXTS[0, :length], 2, priority=1)
+    parked_in_prompt = False
+    while run.running:
+        before, prefilling = run.engine.statistics(), set(run.scheduler._prefilling.values())
+        run.step()
+        lost_row = {one for one in prefilling if one.row < 0 and one.ticket in run.running}
+        parked_in_prompt |= bool(lost_row)
+        assert run.engine.statistics().preemptions >= before.preemptions + len(lost_row)
+    run.finish()
+    assert parked_in_prompt
+    assert run.engine.statistics().prefill_tokens == 1 + length - 1
+
+
 @pytest.mark.parametrize("version", [None, 0])
 def test_what_was_evicted_between_two_turns_is_counted_or_comes_back(version: int | None) -> None:
     run = Run(replace(EVEN, pages=EVEN.fewest_pages))
