@@ -111,7 +111,7 @@ def make_learner(recipe: Recipe, parts: Parts, params: Params) -> Learner:
         forward=parts.forward,
         loss=partial(policy_loss, config=algorithm),
         optimizer=make_optimizer(learner, total_steps=recipe.run.steps * learner.epochs),
-        batch_shape=_batch_shape(recipe, _batch_trajectories(recipe)),
+        batch_shape=_batch_shape(recipe, _batch_sequences(recipe)),
         epochs=learner.epochs,
         temperature=recipe.rollout.temperature,
         old_logprobs=algorithm.importance.old_logprobs,
@@ -124,7 +124,7 @@ def make_pack(
     recipe: Recipe,
 ) -> Callable[[Sequence[TrajectoryGroup], int], tuple[TrainBatch, BatchStatistics]]:
     """Make the function that turns groups and a batch number into a batch."""
-    shape = _batch_shape(recipe, _batch_trajectories(recipe))
+    shape = _batch_shape(recipe, _batch_sequences(recipe))
     algorithm, schedule = recipe.algorithm, recipe.schedule
     advantage = estimator(algorithm.advantage, normalize_std=algorithm.normalize == "group")
     over_batch = batch_scaled if algorithm.compares_members else batch_whitened
@@ -202,8 +202,11 @@ def _own_tasks(recipe: Recipe, spec: EnvSpec, split: Split, count: int) -> Seque
         raise ConfigError(f"{error}; set {flag}") from error
 
 
-def _batch_trajectories(recipe: Recipe) -> int:
-    return recipe.schedule.batch_groups * recipe.rollout.group_size
+def _batch_sequences(recipe: Recipe) -> int:
+    """Count the sequences of the largest batch; a split trajectory may be one for each turn."""
+    splits = recipe.policy.path is not None and recipe.policy.chat.history == "split"
+    each = recipe.rollout.max_turns if splits else 1
+    return recipe.schedule.batch_groups * recipe.rollout.group_size * each
 
 
 def _batch_shape(recipe: Recipe, sequences: int) -> tuple[int, int, int]:
