@@ -38,7 +38,8 @@ class Sampling:
       top_logprobs: how many most likely tokens to return with each sampled one.
       stop_strings: a turn ends when one of these appears in the text sampled so far.
       constraint: a function from the tokens sampled so far to the ids allowed next (at least
-        one). A row with a constraint decodes one token a dispatch.
+        one). A row with a constraint decodes one token a dispatch. It is called on the device
+        thread, between dispatches: all rows wait for it, so it should be quick.
 
     Raises:
       ConfigError: where a number is out of its range, an id appears twice or nothing is allowed.
