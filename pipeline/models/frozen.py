@@ -6,6 +6,7 @@ product. A matrix is widened where it is used, one layer at a time, so that no f
 the model exists.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -22,7 +23,8 @@ Frozen = jax.Array | Quantized | Nf4
 
 # How many axes of inputs each matrix of a layer begins with; those of outputs follow.
 INPUT_AXES = {"query": 1, "key": 1, "value": 1, "output": 2, "gate": 1, "up": 1, "down": 1}
-# A mixture's experts aren't among them: they are multiplied in another way, and stay as they are.
+# A mixture's, one for each expert: [L, E, inputs, outputs].
+EXPERTS = ("expert_gate", "expert_up", "expert_down")
 
 
 def freeze(params: Params, stored: StoredBase) -> Params:
@@ -40,7 +42,9 @@ def freeze(params: Params, stored: StoredBase) -> Params:
         return params
     untied = {"embedding": params["embedding"].astype(jnp.bfloat16)} if "head" in params else {}
     layers = {
-        name: _round(name, leaf, stored) if name in INPUT_AXES else leaf
+        name: _each(name, partial(_round, name=name, stored=stored))(leaf)
+        if name in INPUT_AXES or name in EXPERTS
+        else leaf
         for name, leaf in params["layers"].items()
     }
     return params | untied | {"layers": layers}
@@ -48,8 +52,12 @@ def freeze(params: Params, stored: StoredBase) -> Params:
 
 def thaw(base: Params) -> Params:
     """Widen frozen parameters to plain float32 arrays; the rounding stays in them."""
-    others = {name: _wide(leaf) for name, leaf in base.items() if name != "layers"}
-    return others | {"layers": {name: _wide(leaf) for name, leaf in base["layers"].items()}}
+    others = {
+        name: jnp.asarray(leaf, jnp.float32) for name, leaf in base.items() if name != "layers"
+    }
+    widen = partial(plain, dtype=jnp.float32)
+    layers = {name: _each(name, widen)(leaf) for name, leaf in base["layers"].items()}
+    return others | {"layers": layers}
 
 
 def plain(matrix: Frozen, dtype: DTypeLike) -> jax.Array:
@@ -69,24 +77,29 @@ def plain(matrix: Frozen, dtype: DTypeLike) -> jax.Array:
     return matrix.astype(dtype)
 
 
+def plain_experts(matrices: Frozen, dtype: DTypeLike) -> jax.Array:
+    """Give the matrices of a layer's experts, [E, inputs, outputs], in floating point."""
+    return jax.vmap(partial(plain, dtype=dtype))(matrices)
+
+
 def stack_shape(matrix: Any) -> tuple[int, ...]:
     """Shape of a stack of matrices, [L, inputs..., outputs...], however it is stored."""
-    shape: tuple[int, ...] = jax.eval_shape(_wide, matrix).shape
+    widen = jax.vmap(partial(plain, dtype=jnp.float32))
+    shape: tuple[int, ...] = jax.eval_shape(widen, matrix).shape
     return shape
 
 
-def _wide(leaf: Any) -> jax.Array:
-    if isinstance(leaf, Quantized | Nf4):
-        return jax.vmap(partial(plain, dtype=jnp.float32))(leaf)
-    return jnp.asarray(leaf, jnp.float32)
+def _each(name: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Lift a function of one matrix to the stack of this name."""
+    lifted = jax.vmap(change)
+    return jax.vmap(lifted) if name in EXPERTS else lifted
 
 
-def _round(name: str, stack: jax.Array, stored: StoredBase) -> Any:
+def _round(matrix: jax.Array, *, name: str, stored: StoredBase) -> Any:
     if stored == "bfloat16":
-        return stack.astype(jnp.bfloat16)
+        return matrix.astype(jnp.bfloat16)
     if stored == "nf4":
-        return jax.vmap(quantize_nf4)(stack)
-    inputs = range(1, 1 + INPUT_AXES[name])
-    outputs = range(inputs.stop, stack.ndim)
-    turned = stack.transpose(0, *outputs, *inputs)
-    return jax.vmap(partial(quantize_matrix, outputs=len(outputs)))(turned)
+        return quantize_nf4(matrix)
+    inputs = range(INPUT_AXES.get(name, 1))
+    outputs = range(inputs.stop, matrix.ndim)
+    return quantize_matrix(matrix.transpose(*outputs, *inputs), len(outputs))

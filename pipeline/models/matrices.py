@@ -4,6 +4,7 @@ Plain floats; `Quantized` by a scale per output; for the learner alone floats na
 they multiply, and `Nf4`; and `Adapted`, any of these with a trained change of low rank.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import jax
@@ -113,12 +114,30 @@ def _cheap_product(
 def _learner_product(
     product: str, x: jax.Array, matrix: Frozen, dtype: DTypeLike | None
 ) -> jax.Array:
-    if not isinstance(matrix, Quantized | Nf4) and matrix.dtype == x.dtype:
+    def multiplied(x: jax.Array, matrix: jax.Array) -> jax.Array:
         return jnp.einsum(product, x, matrix, preferred_element_type=dtype)
 
+    return with_plain(multiplied, x, matrix)
+
+
+def with_plain(
+    multiplied: Callable[[jax.Array, jax.Array], jax.Array],
+    x: jax.Array,
+    matrix: Frozen,
+    *,
+    widen: Callable[[Frozen, DTypeLike], jax.Array] = plain,
+) -> jax.Array:
+    """Multiply by a matrix that may be stored in fewer bits.
+
+    Args:
+      multiplied: the product, with plain floats of the stream's type.
+      widen: makes these of the matrix.
+    """
+    if not isinstance(matrix, Quantized | Nf4) and matrix.dtype == x.dtype:
+        return multiplied(x, matrix)
+
     def widened(x: jax.Array, matrix: Frozen) -> jax.Array:
-        wide = plain(matrix, x.dtype)
-        return jnp.einsum(product, x, wide, preferred_element_type=dtype)
+        return multiplied(x, widen(matrix, x.dtype))
 
     # The backward pass widens it again: else a wide copy of every layer would wait for it.
     result: jax.Array = jax.checkpoint(widened)(x, matrix)

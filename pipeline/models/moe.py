@@ -13,13 +13,15 @@ Inference Routers (2025), for the replay.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .matrices import multiply
+from .frozen import plain_experts
+from .matrices import multiply, with_plain
 from .parameters import Params
 from .products import FEATURES_LAST, Form, kept
 from .traits import ExpertTraits
@@ -97,17 +99,20 @@ def _sorted_by_expert(
     x: jax.Array, weights: Params, routes: Routes, activation: Activation
 ) -> jax.Array:
     """Run the learner's stream [R, T, D]: each expert's tokens stand together."""
-    count, width = weights["expert_gate"].shape[0], x.shape[-1]
+    count, width = weights["router"].shape[-1], x.shape[-1]
     per_token = routes.experts.shape[-1]
     experts = routes.experts.reshape(-1)
     order = jnp.argsort(experts, stable=True)
     sizes = jnp.bincount(experts, length=count).astype(jnp.int32)
     # A token stands once for each of its experts; so nothing is added up in an open order.
     tokens = _permuted(jnp.repeat(x.reshape(-1, width), per_token, axis=0), order)
-    gate, up = (
-        lax.ragged_dot(tokens, weights[name], sizes) for name in ("expert_gate", "expert_up")
-    )
-    down = lax.ragged_dot(activation(gate) * up, weights["expert_down"], sizes)
+
+    def by_group(x: jax.Array, matrices: jax.Array) -> jax.Array:
+        return lax.ragged_dot(x, matrices, sizes)
+
+    run = partial(with_plain, by_group, widen=plain_experts)
+    gate, up = (run(tokens, weights[name]) for name in ("expert_gate", "expert_up"))
+    down = run(activation(gate) * up, weights["expert_down"])
     given = _permuted(down, jnp.argsort(order)).reshape(*routes.experts.shape, width)
     return (given * routes.weights[..., None].astype(given.dtype)).sum(axis=-2)
 

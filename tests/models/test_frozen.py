@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.pipeline.models.config import ModelConfig
-from headrace.pipeline.models.frozen import INPUT_AXES, freeze, plain, thaw
+from headrace.pipeline.models.decoder import forward
+from headrace.pipeline.models.frozen import EXPERTS, INPUT_AXES, freeze, plain, thaw
 from headrace.pipeline.models.matrices import multiply
 from headrace.pipeline.models.nf4 import BLOCK, LEVELS, dequantize_nf4, quantize_nf4
 from headrace.pipeline.models.parameters import init, unstack
 from headrace.pipeline.models.products import FEATURES_LAST
 from headrace.pipeline.models.quantize import quantize
+from headrace.pipeline.models.traits import ExpertTraits, Traits
 from tests.learner.toy import quick_jit
 
 MODEL = ModelConfig(
@@ -104,6 +106,28 @@ def test_an_embedding_that_is_not_the_head_is_bfloat16(params):
     frozen = quick_jit(partial(freeze, stored="int8"))(params | {"head": params["embedding"]})
     assert frozen["embedding"].dtype == jnp.bfloat16
     assert frozen["head"].dtype == jnp.float32
+
+
+@pytest.mark.parametrize("stored", KINDS)
+def test_experts_are_frozen_each_on_its_own_and_multiplied_as_if_plain(stored):
+    """One expert's large weights don't coarsen another's; no product notices the storage."""
+    config = ModelConfig(
+        num_layers=2, width=8, num_heads=2, num_kv_heads=2, head_width=4, ffn_width=16,
+        traits=Traits(experts=ExpertTraits(count=3, per_token=2)),
+    )  # fmt: skip
+    params = quick_jit(partial(init, config, 11))(jax.random.key(0))
+    larger = np.array([1.0, 100.0, 1.0], np.float32)[None, :, None, None]
+    layers = params["layers"] | {name: params["layers"][name] * larger for name in EXPERTS}
+    frozen = compiled_freeze(params | {"layers": layers}, stored)
+    thawed = compiled_thaw(frozen)
+    for name in EXPERTS:
+        moved = np.abs(np.asarray(thawed["layers"][name] - layers[name])).max((0, 2, 3))
+        size = np.abs(np.asarray(layers[name])).max((0, 2, 3))
+        assert (moved <= 0.16 * size).all()
+    rows = jnp.ones((2, 5), jnp.int32)
+    hidden = quick_jit(partial(forward, config=config))
+    found, expected = (hidden(tree, rows, rows, rows)[0] for tree in (frozen, thawed))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_float32_is_kept_as_it_is(params):
