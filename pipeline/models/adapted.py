@@ -96,5 +96,5 @@ def _layer_axes(layer: Params, config: LoraConfig) -> Params:
         matrix, outputs = layer[name], OUTPUT_AXES[name]
         names = matrix.values if isinstance(matrix, Quantized) else matrix
         a, b = (None, *names[outputs:]), (*names[:outputs], None)
-        adapted[name] = Adapted(matrix, a, b, config.scale)  # type: ignore[arg-type]
+        adapted[name] = Adapted(matrix, a, b, config.scale)
     return layer | adapted

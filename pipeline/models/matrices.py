@@ -6,6 +6,7 @@ they multiply, and `Nf4`; and `Adapted`, any of these with a trained change of l
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +32,9 @@ class Adapted:
       scale: static.
     """
 
-    base: Frozen
-    a: jax.Array
-    b: jax.Array
+    base: Any  # of the tree's leaves: arrays, or what describes them
+    a: Any
+    b: Any
     scale: float = field(metadata={"static": True})
 
 
