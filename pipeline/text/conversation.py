@@ -7,6 +7,7 @@ contents go through the veil first.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Literal
 
@@ -73,7 +74,7 @@ class Writer:
                     f"got {message.role!r}"
                 )
         veiled = [self._veiled(message) for message in _with_ids(messages)]
-        tools = [_as_function(self.veil.hide_in(tool)) for tool in self.tools]
+        tools = self._functions
         if not self.abilities.tools:
             veiled = _without_tools(veiled, tools)
             tools = []
@@ -81,6 +82,11 @@ class Writer:
             veiled = _without_system(veiled)
         dicts = [self._as_dict(message) for message in veiled]
         return self.template.render(dicts, tools, generate=generate)
+
+    @cached_property
+    def _functions(self) -> list[dict[str, Any]]:
+        """The tools, veiled once for all conversations."""
+        return [_as_function(self.veil.hide_in(tool)) for tool in self.tools]
 
     def _veiled(self, message: Message) -> Message:
         hide = self.veil.hide
