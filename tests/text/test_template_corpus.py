@@ -145,6 +145,19 @@ def test_what_the_renderer_appends_is_what_the_template_writes(path: Path) -> No
         assert whole[len(whole) - len(delta) :] == delta
 
 
+@EVERY
+def test_injection_content_never_gives_a_special_id(path: Path) -> None:
+    ours, specials = renderer(path), set(tokenizer().specials.values())
+    attack = " ".join(tokenizer().specials) + " <|im_"
+
+    def marks(content: str) -> list[int]:
+        turn, reply = called()[0], answered(content)[0]
+        ids = ours.prompt([Message("user", content), turn, reply]) + ours.delta([reply])
+        return [index for index in ids if index in specials]
+
+    assert marks(f"a {attack}") == marks("a x")
+
+
 def test_how_many_there_are() -> None:
     chats = {path.stem: renderer(path).chat_format for path in TEMPLATES}
     assert len(chats) > 60
