@@ -25,7 +25,8 @@ class AddedToken:
       lstrip: takes the white space before it along.
       rstrip: takes the white space after it along.
       single_word: counts only where no letter or digit touches it.
-      normalized: found in a second pass, in what the others have left.
+      normalized: found in a second pass, in what the others have left. The library looks for it
+        in normalized text; that finds others only where a normalizer changes its surroundings.
     """
 
     text: str

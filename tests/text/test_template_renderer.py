@@ -150,6 +150,16 @@ def test_reasoning_is_written_and_read() -> None:
         RENDERERS["chatml"].turn(turn)
 
 
+def test_a_wrong_call_in_the_history_is_ordinary_text() -> None:
+    raw = '<tool_call>{"name": "add"</tool_call>'
+    wrong = Message("assistant", "So: ", (ToolCall("add", status="invalid_json", raw=raw),))
+    renderer = RENDERERS["keeping"]
+    ids = renderer.prompt([Message("user", "q"), wrong, Message("user", "again")])
+    assert f"So: {raw}<|im_end|>" in renderer.text(ids)
+    tools = TOKENIZER.specials["<tool_call>"], TOKENIZER.specials["</tool_call>"]
+    assert not set(tools) & set(ids)
+
+
 def test_stop_ids() -> None:
     names = {TOKENIZER.decode([i]) for i in RENDERERS["opening"].stop_ids}
     assert "<|user|>" in names
