@@ -60,6 +60,12 @@ class LoraConfig:
     def __post_init__(self) -> None:
         check(self.rank >= 0, "lora.rank", self.rank, ">= 0; 0 trains all weights")
         check(self.alpha > 0, "lora.alpha", self.alpha, "> 0 and finite")
+        hint = "it is about adapters; set --lora.rank too"
+        for name, idle in (("base", "float32"), ("publish", "merged")):
+            value = getattr(self, name)
+            check(
+                self.on or value == idle, f"lora.{name}", value, f"{idle!r} with rank 0", hint=hint
+            )
         try:
             re.compile(self.targets)
         except re.error as error:

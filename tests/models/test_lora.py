@@ -202,7 +202,10 @@ def test_a_pattern_that_matches_no_matrix_is_refused_with_their_names(params, pa
         init_lora(jax.random.key(0), params, LoraConfig(rank=1, targets=pattern))
 
 
-@pytest.mark.parametrize("setting", [{"rank": -1}, {"alpha": 0.0}, {"targets": "("}])
+@pytest.mark.parametrize(
+    "setting",
+    [{"rank": -1}, {"alpha": 0.0}, {"targets": "("}, {"base": "nf4"}, {"publish": "adapters"}],
+)
 def test_impossible_settings_are_refused(setting):
     (name,) = setting
     with pytest.raises(ConfigError, match=rf"lora\.{name}"):
