@@ -138,6 +138,7 @@ def test_law_8_an_nnx_module_with_and_without_its_cache():
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_law_8_a_linen_module_without_a_cache_on_a_mesh():
     model = linen_model()
     params = draw_params(model)

@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from headrace import ConfigError
 from headrace.pipeline.models.adapted import forward_adapted
@@ -33,7 +31,7 @@ MODEL = ModelConfig(
 )
 VOCAB = 11
 LORA = LoraConfig(rank=3, alpha=6.0)
-KINDS = ("float32", "bfloat16", "int8", "nf4")
+KINDS = ("float32", "int8", "nf4")
 # One compiled program takes less time than its operations one by one.
 compiled_freeze = quick_jit(freeze, static_argnums=1)
 compiled_merge = quick_jit(merge, static_argnums=2)
@@ -95,13 +93,12 @@ def with_negative_zeros(leaf):
     return np.where(np.asarray(leaf) < 0, np.float32(-0.0), leaf)
 
 
-@given(st.integers(1, 2), st.booleans(), st.integers(0, 100))
-@settings(max_examples=20)
-def test_what_is_merged_is_base_plus_scaled_product(rank, rslora, seed):
+@pytest.mark.parametrize(("rank", "rslora"), [(1, False), (3, True)])
+def test_what_is_merged_is_base_plus_scaled_product(rank, rslora):
     config = LoraConfig(rank=rank, alpha=3.0, rslora=rslora, targets="output|gate")
     base = {"layers": {"output": np.ones((2, 3, 2, 5)), "gate": np.zeros((2, 5, 4))}}
     base = jax.tree.map(np.float32, base)
-    pairs = trained(compiled_init(jax.random.key(seed), base, config))
+    pairs = trained(compiled_init(jax.random.key(5), base, config))
     merged = compiled_merge(base, pairs, config).params["layers"]
     scale = 3.0 / (np.sqrt(rank) if rslora else rank)
     for name, inputs in (("output", 2), ("gate", 1)):
