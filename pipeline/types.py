@@ -19,6 +19,7 @@ from ..envs.base import Task
 from ..envs.messages import Message
 from .sampling import PLAIN, Sampling
 
+Int16s = NDArray[np.int16]
 Int32s = NDArray[np.int32]
 Float32s = NDArray[np.float32]
 Bools = NDArray[np.bool_]
@@ -99,7 +100,7 @@ class TopLogprobs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """What the sampler returns for one request; all arrays have the same length n.
+    """What the sampler returns for one request; arrays have the same length n, but for `experts`.
 
     Attributes:
       tokens: i32[n], a sampled stop id included.
@@ -110,6 +111,9 @@ class Completion:
         the token was drawn, after cuts, penalties, bias and allowed ids; that is 0 for
         temperature 0. None stands for 0 everywhere.
       top_logprobs: the most likely tokens beside the drawn ones, where asked for.
+      experts: i16[m, L, k], of a model with a mixture of experts which ones each token took, of
+        the request's and the sampled ones together; -1 for the last, which nothing has read yet.
+        None where that isn't recorded.
     """
 
     tokens: Int32s
@@ -118,6 +122,7 @@ class Completion:
     finish: FinishReason
     log_kept_mass: Float32s | None = None
     top_logprobs: TopLogprobs | None = None
+    experts: Int16s | None = None
 
 
 Sample = Callable[[SampleRequest], Awaitable[Completion]]

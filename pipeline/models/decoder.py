@@ -96,16 +96,52 @@ def forward_cached(
     Returns:
       hidden [R, C, D] after the last norm, and the new caches.
     """
+    hidden, caches, _ = _run_cached(
+        params, caches, tokens, positions, attend=attend, config=config
+    )
+    return hidden, caches
+
+
+def forward_routed(
+    params: Params,
+    caches: list[Cache],
+    tokens: jax.Array,
+    positions: jax.Array,
+    *,
+    attend: Attend[Cache],
+    config: ModelConfig,
+) -> tuple[jax.Array, list[Cache], jax.Array]:
+    """Do what `forward_cached` does, with a mixture of experts, and tell the choices.
+
+    Returns:
+      What `forward_cached` does, and the experts that each token took, i32[R, C, L, k].
+    """
+    hidden, caches, taken = _run_cached(
+        params, caches, tokens, positions, attend=attend, config=config
+    )
+    return hidden, caches, jnp.stack(taken, axis=2)
+
+
+def _run_cached(
+    params: Params,
+    caches: list[Cache],
+    tokens: jax.Array,
+    positions: jax.Array,
+    *,
+    attend: Attend[Cache],
+    config: ModelConfig,
+) -> tuple[jax.Array, list[Cache], list[Any]]:
     both = rotations(positions, config)
     x = kept(_scaled(look_up(params["embedding"], tokens), config).transpose(2, 0, 1))
     run = partial(layer, attend=attend, config=config, form=FEATURES_FIRST)
-    new_caches = []
+    new_caches, experts = [], []
     each = zip(params["layers"], caches, windowed_layers(config), strict=True)
     for weights, cache, windowed in each:
-        x, new_cache, _ = run(x, weights, cache, place=place_of(config, both, windowed))
+        x, new_cache, taken = run(x, weights, cache, place=place_of(config, both, windowed))
         new_caches.append(new_cache)
+        experts.append(taken)
     x = model_norm(x, params["final_norm"], config, axis=0)
-    return x.transpose(1, 2, 0), new_caches
+    return x.transpose(1, 2, 0), new_caches, experts
 
 
 def logits_of(hidden: jax.Array, head: Matrix, cap: float | None = None) -> jax.Array:

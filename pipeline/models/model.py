@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from ..errors import check
 from .config import ModelConfig, StoredWeights
-from .decoder import forward, forward_cached, logits_of, output_head
+from .decoder import forward, forward_cached, forward_routed, logits_of, output_head
 from .head import Head
 from .layer import Attend
 from .parameters import Params, init
@@ -49,6 +49,22 @@ class ForwardCached(Protocol):
         ...
 
 
+class ForwardRouted(Protocol):
+    """The same, of a model that sends each token to some experts, with their numbers."""
+
+    def __call__(
+        self,
+        params: Tree,
+        caches: list[Any],
+        tokens: jax.Array,
+        positions: jax.Array,
+        *,
+        attend: Attend[Any],
+    ) -> tuple[jax.Array, list[Any], jax.Array]:
+        """Do what `ForwardCached` does; also give the experts taken, i32[R, C, L, k]."""
+        ...
+
+
 class SamplerParams(Protocol):
     """From the learner's parameters to those of the sampler, which stores them as `weights`."""
 
@@ -79,6 +95,21 @@ class AttentionShape:
 
 
 @dataclass(frozen=True)
+class Routed:
+    """What a model with a mixture of experts can tell of each token.
+
+    Attributes:
+      num_layers: L.
+      per_token: k, experts that a token goes to in each layer.
+      forward: takes the place of `Cached.forward` where the choices are recorded.
+    """
+
+    num_layers: int
+    per_token: int
+    forward: ForwardRouted
+
+
+@dataclass(frozen=True)
 class Cached:
     """How a model goes on from a cache.
 
@@ -86,11 +117,13 @@ class Cached:
       shape: of what is cached.
       forward: the model over new tokens.
       logits: `logits(params, hidden [N, D])` gives f32[N, V].
+      routed: None without experts.
     """
 
     shape: AttentionShape
     forward: ForwardCached
     logits: Callable[[Tree, jax.Array], jax.Array]
+    routed: Routed | None = None
 
 
 def cast(params: Tree, weights: StoredWeights) -> Tree:
@@ -153,11 +186,19 @@ def decoder_model(config: ModelConfig, vocab_size: int, *, remat: bool = False) 
             shape=attention_shape(config),
             forward=partial(forward_cached, config=config),
             logits=partial(_logits, cap=config.traits.logit_cap),
+            routed=_routed(config),
         ),
         sampler_params=sampler_params,
         sampler_axes=partial(sampler_axes, config),
         cut={"model.num_kv_heads": config.num_kv_heads, "model.ffn_width": config.ffn_width},
     )
+
+
+def _routed(config: ModelConfig) -> Routed | None:
+    experts = config.traits.experts
+    if not experts.count:
+        return None
+    return Routed(config.num_layers, experts.per_token, partial(forward_routed, config=config))
 
 
 def attention_shape(config: ModelConfig) -> AttentionShape:

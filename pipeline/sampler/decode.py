@@ -21,11 +21,11 @@ from .attention_paths import AttentionPath
 from .cache import cells
 from .logits import Draw, no_draws, pick
 from .penalties import add_token, count_tokens, penalises
-from .reading import Reading, Views, reading_of
+from .reading import Reading, Step, Views, reading_of
 from .rows import DecodeInput, Rows
-from .state import SamplerState, apply_update
+from .state import SamplerState, apply_update, keep_experts
 
-NextLogits = Callable[[Views, Rows], tuple[jax.Array, Views]]
+NextLogits = Callable[[Views, Rows], Step]
 
 
 class Decoded(NamedTuple):
@@ -49,6 +49,7 @@ class _Carry(NamedTuple):
       rested: bool[S], rows that go on, but not in this dispatch.
       counts: i32[S, V], what penalties need of the tokens so far.
       fed: i32[k, S], the tokens that went in.
+      experts: i16[k, S, L, k'], which experts these took; None where that isn't recorded.
     """
 
     step: jax.Array
@@ -57,6 +58,7 @@ class _Carry(NamedTuple):
     views: Views
     counts: jax.Array
     fed: jax.Array
+    experts: jax.Array | None
     draws: Draw
     was_active: jax.Array
 
@@ -87,15 +89,18 @@ def decode(
     asleep = updated.active & ~inputs.served
     rows = updated._replace(active=updated.active & inputs.served)
     tables = inputs.tables
-    reading = reading_of(model, path)
+    reading = reading_of(model, path, record=state.experts is not None)
 
-    def next_logits(views: Views, rows: Rows) -> tuple[jax.Array, Views]:
+    def next_logits(views: Views, rows: Rows) -> Step:
         return reading.next_logits(params, views, rows, tables)
 
     one_token = partial(_one_token, next_logits, top_logprobs=top_logprobs)
     views = reading.open(state, tables)
     counts = _counts(state.tokens, rows, tables, model.vocab_size)
     start = _start(rows, views, counts, steps=steps, top_logprobs=top_logprobs)
+    if state.experts is not None:
+        room = jnp.zeros((*start.fed.shape, *state.experts.shape[2:]), state.experts.dtype)
+        start = start._replace(experts=room)
 
     def goes_on(carry: _Carry) -> jax.Array:
         any_active: jax.Array = carry.rows.active.any()
@@ -120,6 +125,7 @@ def _start(
         views=views,
         counts=counts,
         fed=jnp.zeros(shape, jnp.int32),
+        experts=None,
         draws=no_draws(shape, min(top_logprobs, vocab_size)),
         was_active=jnp.zeros(shape, jnp.bool_),
     )
@@ -156,7 +162,7 @@ def advance(rows: Rows, token: jax.Array) -> Rows:
 
 def _one_token(next_logits: NextLogits, carry: _Carry, *, top_logprobs: int) -> _Carry:
     step, rows = carry.step, carry.rows
-    logits, views = next_logits(carry.views, rows)
+    logits, views, experts = next_logits(carry.views, rows)
     draw = pick(
         logits,
         rows.key,
@@ -168,7 +174,7 @@ def _one_token(next_logits: NextLogits, carry: _Carry, *, top_logprobs: int) -> 
     )
 
     def put(all_steps: jax.Array, this: jax.Array) -> jax.Array:
-        return all_steps.at[step].set(this)
+        return all_steps.at[step].set(this.astype(all_steps.dtype))
 
     moved = advance(rows, draw.token)
     return _Carry(
@@ -178,6 +184,7 @@ def _one_token(next_logits: NextLogits, carry: _Carry, *, top_logprobs: int) -> 
         views=views,
         counts=add_token(carry.counts, draw.token, rows.active),
         fed=put(carry.fed, rows.token),
+        experts=jax.tree.map(put, carry.experts, experts),
         draws=jax.tree.map(put, carry.draws, draw),
         was_active=put(carry.was_active, rows.active),
     )
@@ -199,4 +206,5 @@ def _keep(
     where = cells(tables, positions, valid, state.tokens.shape[1])
     caches = reading.close(state, end.views, positions, where)
     tokens = state.tokens.at[where.pages, where.offsets].set(end.fed.T)
-    return dataclasses.replace(state, caches=caches, tokens=tokens)
+    state = dataclasses.replace(state, caches=caches, tokens=tokens)
+    return state if end.experts is None else keep_experts(state, end.experts.swapaxes(0, 1), where)

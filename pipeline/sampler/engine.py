@@ -14,10 +14,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ..models.model import Model
-from ..types import SampleRequest
+from ..types import Completion, SampleRequest
 from .config import SamplerConfig
 from .decode import Decoded
 from .dispatches import DecodeDispatch
+from .expert_record import with_experts
 from .layout import num_shards
 from .occupant import Ticket
 from .programs import Programs, compile_programs
@@ -211,8 +212,32 @@ class Engine:
         for dispatch, decoded in self._unread:
             block = SampledBlock(*jax.device_get(decoded))
             self._generated_tokens += int(np.count_nonzero(block.was_active))
-            self._finished += self._scheduler.record(dispatch, block)
+            if self._config.record_experts:
+                self._finished += self._record_with_experts(dispatch, block)
+            else:
+                self._finished += self._scheduler.record(dispatch, block)
         self._unread = []
+
+    def _record_with_experts(
+        self, dispatch: DecodeDispatch, block: SampledBlock
+    ) -> list[Finished]:
+        assert self._loaded is not None, "something was dispatched"
+        programs, state = self._loaded.programs, self._loaded.state
+        rows = self._scheduler.decoding_rows()
+        finished: list[Finished] = []
+        for ticket, answer in self._scheduler.record(dispatch, block):
+            if isinstance(answer, Completion):
+                row, prompt_tokens = rows[ticket]
+                answer = with_experts(  # noqa: PLW2901 - the same answer, with more in it
+                    answer,
+                    dispatch.inputs.tables[row],
+                    prompt_tokens=prompt_tokens,
+                    shard=row * programs.shards // self._config.rows,
+                    loaded=(programs, state),
+                    config=self._config,
+                )
+            finished.append((ticket, answer))
+        return finished
 
     def _move(self, loaded: _Loaded) -> None:
         """Do with whole pages what the scheduler asked for, in its order."""

@@ -7,6 +7,7 @@ last is the first input of `decode`, which draws the first new token.
 """
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +16,9 @@ from ..models.attention import Sight, attention, within
 from ..models.model import Model
 from ..models.parameters import Params
 from .cache import LayerCache, cells, gather, write
+from .reading import run_cached
 from .rows import PrefillChunk
-from .state import SamplerState
+from .state import SamplerState, keep_experts
 
 
 def prefill(
@@ -42,11 +44,13 @@ def prefill(
         allowed = within(mask, keys_at, queries_at, sight)
         return attention(queries, keys, values, allowed, sight=sight), cache
 
-    caches = state.caches
+    caches, experts = state.caches, None
     if model.cached is not None:
-        _, caches = model.cached.forward(params, caches, chunk.tokens, positions, attend=attend)
+        run = partial(run_cached, model.cached, attend=attend, record=state.experts is not None)
+        _, caches, experts = run(params, caches, chunk.tokens, positions)
     tokens = state.tokens.at[where.pages, where.offsets].set(chunk.tokens)
-    return dataclasses.replace(state, caches=caches, tokens=tokens)
+    state = dataclasses.replace(state, caches=caches, tokens=tokens)
+    return state if experts is None else keep_experts(state, experts, where)
 
 
 def heads_first(heads: jax.Array) -> jax.Array:

@@ -27,7 +27,7 @@ from .layout import Layout, leading, make_layout
 from .prefill import prefill
 from .rows import DecodeInput, PrefillChunk, idle_chunk, idle_decode
 from .state import SamplerState, initial_state
-from .transfer import PageData, duplicate, extract, insert
+from .transfer import PageData, duplicate, extract, extract_experts, insert
 
 Lowered = dict[str, jax.stages.Lowered]
 Decode = Callable[[Params, SamplerState, DecodeInput], tuple[SamplerState, Decoded]]
@@ -46,6 +46,8 @@ class Programs:
       duplicate: copies pages to others, as many as there are rows.
       extract: reads the pages of one request per shard; the state stays.
       insert: writes the pages of one request per shard.
+      experts: reads which experts the tokens of one request per shard took; None where that
+        isn't recorded.
     """
 
     shards: int
@@ -56,6 +58,7 @@ class Programs:
     duplicate: Callable[[SamplerState, Int32s, Int32s], SamplerState]
     extract: Callable[[SamplerState, Int32s], PageData]
     insert: Callable[[SamplerState, Int32s, PageData], SamplerState]
+    experts: Callable[[SamplerState, Int32s], jax.Array] | None = None
 
 
 def compile_programs(
@@ -95,6 +98,7 @@ def compile_programs(
         duplicate=compiled["duplicate"],
         extract=compiled["extract"],
         insert=compiled["insert"],
+        experts=compiled.get("experts"),
     )
 
 
@@ -112,15 +116,20 @@ def _lower_moves(sizes: _Sizes) -> Lowered:
     pages = np.zeros(layout.shards * config.pages_per_request, np.int32)
     data = jax.eval_shape(extract, state, pages)
     numbers = ("rows",)
-    contents = PageData(leading(data.caches, "kv_heads", "pages"), leading(data.tokens, "pages"))
+    of_tokens = leading((data.tokens, data.experts), "pages")
+    contents = PageData(leading(data.caches, "kv_heads", "pages"), *of_tokens)
     put = partial(layout.jit, outputs=axes, donate=0)
     read = layout.jit(extract, inputs=(axes, numbers), outputs=contents)
-    return {
+    lowered = {
         "initial_state": jax.jit(_maker(sizes), out_shardings=layout.shardings(axes)).lower(),
         "duplicate": put(duplicate, inputs=(axes, numbers, numbers)).lower(state, rows, rows),
         "extract": read.lower(state, pages),
         "insert": put(insert, inputs=(axes, numbers, contents)).lower(state, pages, data),
     }
+    if data.experts is not None:
+        read = layout.jit(extract_experts, inputs=(axes, numbers), outputs=contents.experts)
+        lowered["experts"] = read.lower(state, pages)
+    return lowered
 
 
 def _lower_window(sizes: _Sizes, window: int) -> Lowered:
@@ -156,8 +165,10 @@ def _maker(sizes: _Sizes) -> Callable[[], SamplerState]:
 def _state(sizes: _Sizes) -> tuple[SamplerState, Any]:
     """Shapes and dtypes of the state, and the axes of its arrays."""
     state = jax.eval_shape(_maker(sizes))
-    pages = (leading(state.caches, "kv_heads", "pages"), leading(state.tokens, "pages"))
-    return state, SamplerState(*pages, rows=leading(state.rows, "rows"))
+    caches = leading(state.caches, "kv_heads", "pages")
+    tokens, experts = leading((state.tokens, state.experts), "pages")
+    rows = leading(state.rows, "rows")
+    return state, SamplerState(caches=caches, tokens=tokens, rows=rows, experts=experts)
 
 
 def _place(expected: Any, shardings: Any, params: Params) -> Params:

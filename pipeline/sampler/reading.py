@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from ..models.attention import Sight
 from ..models.head import logits as head_logits
+from ..models.layer import Attend
 from ..models.model import Cached, Forward, Model
 from ..models.parameters import Params
 from .attention_paths import AttentionPath, Spots
@@ -22,6 +23,7 @@ from .rows import Rows
 from .state import SamplerState
 
 Views = Any  # what the steps of a dispatch hand on
+Step = tuple[jax.Array, Views, jax.Array | None]
 
 
 class Reading(NamedTuple):
@@ -30,24 +32,28 @@ class Reading(NamedTuple):
     Attributes:
       open: from the state and the rows' tables to what the first step gets.
       next_logits: from (parameters, what the step before handed on, rows, tables) to logits
-        f32[S, V], and what is handed on.
+        f32[S, V], what is handed on, and the experts that the tokens took, i32[S, L, k], or None.
       close: from (state, what the last step handed on, positions i32[S, k] and where these stand
         in the pages) to the caches with the positions in them.
     """
 
     open: Callable[[SamplerState, jax.Array], Views]
-    next_logits: Callable[[Params, Views, Rows, jax.Array], tuple[jax.Array, Views]]
+    next_logits: Callable[[Params, Views, Rows, jax.Array], Step]
     close: Callable[[SamplerState, Views, jax.Array, Cells], list[LayerCache]]
 
 
-def reading_of(model: Model, path: AttentionPath) -> Reading:
-    """Choose by whether the model has a cache."""
+def reading_of(model: Model, path: AttentionPath, *, record: bool = False) -> Reading:
+    """Choose by whether the model has a cache.
+
+    Args:
+      record: whether to tell which experts tokens took.
+    """
     if model.cached is None:
         read_again = partial(_read_again, forward=model.forward)
         return Reading(_texts, read_again, _caches_as_they_are)
     return Reading(
         partial(_open, path),
-        partial(_from_cache, model=model.cached, path=path),
+        partial(_from_cache, model=model.cached, path=path, record=record),
         partial(_close, path=path),
     )
 
@@ -64,7 +70,8 @@ def _from_cache(
     *,
     model: Cached,
     path: AttentionPath,
-) -> tuple[jax.Array, Views]:
+    record: bool,
+) -> Step:
     spots = Spots(tables, rows.position, rows.active)
 
     def attend(
@@ -74,10 +81,27 @@ def _from_cache(
         seen = path.append(seen, new, spots)
         return path.attend(queries[:, 0], seen, spots, sight)[:, None], seen
 
-    hidden, views = model.forward(
-        params, views, rows.token[:, None], rows.position[:, None], attend=attend
-    )
-    return model.logits(params, hidden[:, 0]), views
+    run = partial(run_cached, model, attend=attend, record=record)
+    hidden, views, experts = run(params, views, rows.token[:, None], rows.position[:, None])
+    taken = None if experts is None else experts[:, 0]
+    return model.logits(params, hidden[:, 0]), views, taken
+
+
+def run_cached(
+    model: Cached,
+    params: Params,
+    caches: list[LayerCache],
+    tokens: jax.Array,
+    positions: jax.Array,
+    *,
+    attend: Attend[LayerCache],
+    record: bool,
+) -> tuple[jax.Array, list[LayerCache], jax.Array | None]:
+    """Run the model over new tokens, and record the experts that they take or don't."""
+    if record:
+        assert model.routed is not None, "the state has no room for what there isn't"
+        return model.routed.forward(params, caches, tokens, positions, attend=attend)
+    return (*model.forward(params, caches, tokens, positions, attend=attend), None)
 
 
 def _close(
@@ -96,14 +120,14 @@ def _texts(state: SamplerState, tables: jax.Array) -> jax.Array:
 
 def _read_again(
     params: Params, texts: jax.Array, rows: Rows, tables: jax.Array, *, forward: Forward
-) -> tuple[jax.Array, jax.Array]:
+) -> Step:
     row = jnp.arange(texts.shape[0])
     texts = texts.at[row, rows.position].set(rows.token, mode="drop")
     positions = jnp.broadcast_to(jnp.arange(texts.shape[1], dtype=jnp.int32), texts.shape)
     segment_ids = (positions <= rows.position[:, None]).astype(jnp.int32)
     hidden, head = forward(params, texts, positions, segment_ids)
     last = hidden.at[row, rows.position].get(mode="clip")
-    return head_logits(last, head), texts
+    return head_logits(last, head), texts, None
 
 
 def _caches_as_they_are(

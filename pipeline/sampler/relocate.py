@@ -62,8 +62,11 @@ def _part(every: PageData, shard: int, shards: int) -> PageData:
     def of_caches(pages: np.ndarray) -> np.ndarray:
         return np.split(pages, shards, axis=1)[shard].copy()
 
+    def of_tokens(pages: np.ndarray) -> np.ndarray:
+        return np.split(pages, shards)[shard].copy()
+
     caches = jax.tree.map(of_caches, every.caches)
-    return PageData(caches, np.split(every.tokens, shards)[shard].copy())
+    return PageData(caches, *jax.tree.map(of_tokens, (every.tokens, every.experts)))
 
 
 def _for_all(data: PageData, shards: int) -> PageData:
@@ -72,4 +75,8 @@ def _for_all(data: PageData, shards: int) -> PageData:
     def of_caches(pages: np.ndarray) -> np.ndarray:
         return np.concatenate([pages] * shards, axis=1)
 
-    return PageData(jax.tree.map(of_caches, data.caches), np.concatenate([data.tokens] * shards))
+    def of_tokens(pages: np.ndarray) -> np.ndarray:
+        return np.concatenate([pages] * shards)
+
+    caches = jax.tree.map(of_caches, data.caches)
+    return PageData(caches, *jax.tree.map(of_tokens, (data.tokens, data.experts)))

@@ -1,12 +1,16 @@
 """What lives on the device between two dispatches; donated to each and returned by it."""
 
+import dataclasses
+
 import flax.struct
 import jax
 import jax.numpy as jnp
 
+from ..errors import check
 from ..models.model import Model
+from ..models.moe import NOT_RECORDED
 from ..models.quantize import activations_dtype
-from .cache import LayerCache, allocate
+from .cache import Cells, LayerCache, allocate
 from .config import SamplerConfig
 from .rows import Rows, RowUpdate, idle_rows
 
@@ -18,22 +22,45 @@ class SamplerState:
     Attributes:
       caches: empty for a model without a cache.
       tokens: i32[P, page].
+      experts: i16[P, page, L, k], which experts a token took; None where that isn't recorded.
     """
 
     caches: list[LayerCache]
     tokens: jax.Array
     rows: Rows
+    experts: jax.Array | None = None
 
 
 def initial_state(config: SamplerConfig, model: Model, *, shards: int = 1) -> SamplerState:
-    """Make a state of all shards in which every row is idle."""
+    """Make a state of all shards in which every row is idle.
+
+    Raises:
+      ConfigError: where experts shall be recorded of a model that has none.
+    """
     rows = jax.tree.map(jnp.asarray, idle_rows(config, model.vocab_size))
     pages, size = shards * config.num_pages(shards), config.page_tokens
     dtype = activations_dtype(config.weights)
     caches = []
     if model.cached is not None:
         caches = allocate(model.cached.shape, pages=pages, page_tokens=size, dtype=dtype)
-    return SamplerState(caches=caches, tokens=jnp.zeros((pages, size), jnp.int32), rows=rows)
+    tokens = jnp.zeros((pages, size), jnp.int32)
+    experts = _no_experts(tokens.shape, model) if config.record_experts else None
+    return SamplerState(caches=caches, tokens=tokens, rows=rows, experts=experts)
+
+
+def _no_experts(pages: tuple[int, ...], model: Model) -> jax.Array:
+    routed = None if model.cached is None else model.cached.routed
+    why = "false for a model without a mixture of experts"
+    check(routed is not None, "sampler.record_experts", True, why)
+    assert routed is not None
+    return jnp.full((*pages, routed.num_layers, routed.per_token), NOT_RECORDED, jnp.int16)
+
+
+def keep_experts(state: SamplerState, experts: jax.Array, where: Cells) -> SamplerState:
+    """Write the experts that tokens took, int[S, C, L, k], where the tokens stand: [S, C]."""
+    assert state.experts is not None, "there is room for them"
+    pages = state.experts.at[where.pages, where.offsets].set(experts.astype(jnp.int16))
+    return dataclasses.replace(state, experts=pages)
 
 
 def apply_update(rows: Rows, update: RowUpdate) -> Rows:

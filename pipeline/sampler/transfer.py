@@ -10,10 +10,17 @@ from .state import SamplerState
 
 
 class PageData(NamedTuple):
-    """The contents of n pages: [K, n, page, h] per layer, and i32[n, page]."""
+    """The contents of n pages, on the device or on the host.
+
+    Attributes:
+      caches: [K, n, page, h] per layer.
+      tokens: i32[n, page].
+      experts: i16[n, page, L, k], where they are recorded.
+    """
 
     caches: list[LayerCache]
-    tokens: Any  # of the device or of the host
+    tokens: Any
+    experts: Any = None
 
 
 def extract(state: SamplerState, pages: jax.Array) -> PageData:
@@ -22,7 +29,14 @@ def extract(state: SamplerState, pages: jax.Array) -> PageData:
     def take(pool: jax.Array) -> jax.Array:
         return pool.at[:, pages].get(mode="promise_in_bounds")
 
-    return PageData(jax.tree.map(take, state.caches), state.tokens[pages])
+    return PageData(
+        jax.tree.map(take, state.caches), state.tokens[pages], extract_experts(state, pages)
+    )
+
+
+def extract_experts(state: SamplerState, pages: jax.Array) -> jax.Array | None:
+    """Read which experts the tokens of pages i32[n] took; None where that isn't recorded."""
+    return None if state.experts is None else state.experts[pages]
 
 
 def insert(state: SamplerState, pages: jax.Array, data: PageData) -> SamplerState:
@@ -31,10 +45,13 @@ def insert(state: SamplerState, pages: jax.Array, data: PageData) -> SamplerStat
     def put(pool: jax.Array, some: jax.Array) -> jax.Array:
         return pool.at[:, pages].set(some, mode="promise_in_bounds")
 
+    def put_tokens(pool: jax.Array, some: jax.Array) -> jax.Array:
+        return pool.at[pages].set(some)
+
     caches = jax.tree.map(put, state.caches, data.caches)
-    return dataclasses.replace(
-        state, caches=caches, tokens=state.tokens.at[pages].set(data.tokens)
-    )
+    tokens = put_tokens(state.tokens, data.tokens)
+    experts = jax.tree.map(put_tokens, state.experts, data.experts)
+    return dataclasses.replace(state, caches=caches, tokens=tokens, experts=experts)
 
 
 def duplicate(state: SamplerState, sources: jax.Array, targets: jax.Array) -> SamplerState:
