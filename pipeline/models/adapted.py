@@ -54,6 +54,15 @@ def forward_adapted(
     return forward(adapt(base, adapters, config), *rows)
 
 
+def merged_params(params: Pair, *, config: LoraConfig) -> Params:
+    """Give the plain parameters of the decoder with the adapters merged into them; pure.
+
+    For saving what was trained. With `weight_sync.compile_convert` it is compiled ahead of time.
+    """
+    adapters, base = params
+    return merge(base, adapters, config).params
+
+
 def base_for_sampler(base: Params, *, model: Model, weights: StoredWeights) -> Params:
     """Turn the base alone into parameters of the sampler; pure.
 
@@ -71,8 +80,7 @@ def _init(key: jax.Array, *, model: Model, config: LoraConfig) -> Pair:
 
 
 def _merged(params: Pair, weights: StoredWeights, *, model: Model, config: LoraConfig) -> Params:
-    adapters, base = params
-    merged: Params = model.sampler_params(merge(base, adapters, config).params, weights)
+    merged: Params = model.sampler_params(merged_params(params, config=config), weights)
     return merged
 
 

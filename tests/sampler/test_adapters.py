@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from headrace.pipeline.models.adapted import adapted_model, forward_adapted
+from headrace.pipeline.models.adapted import adapted_model, forward_adapted, merged_params
 from headrace.pipeline.models.decoder import forward
 from headrace.pipeline.models.frozen import freeze
 from headrace.pipeline.models.lora import LoraConfig, Published, init_lora
@@ -15,7 +15,7 @@ from headrace.pipeline.models.model import Model, decoder_model
 from headrace.pipeline.sampler.engine import Engine
 from headrace.pipeline.sampler.programs import abstract_params
 from headrace.pipeline.types import Completion, SampleRequest
-from headrace.pipeline.weight_sync import Convert, compile_lora_convert
+from headrace.pipeline.weight_sync import Convert, compile_convert, compile_lora_convert
 from tests.learner.toy import quick_jit
 from tests.sampler.helpers import (
     CONFIG,
@@ -115,6 +115,15 @@ def test_versions_of_adapters_share_the_arrays_of_the_base() -> None:
         leaf.size for leaf in jax.tree.leaves(adapters(1))
     )
     assert len(ids[1]) > len(own)
+
+
+def test_what_is_merged_for_saving_is_compiled_ahead_and_is_what_is_published() -> None:
+    to_plain = partial(merged_params, config=lora())
+    saved = compile_convert(to_plain, adapters(0), base())(adapters(1))
+    served = convert("merged")(adapters(1))
+    for layer in range(MODEL.num_layers):
+        found, expected = saved["layers"]["gate"][layer], served["layers"][layer]["gate"]
+        np.testing.assert_allclose(found.T, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("weights", ["float32", "int8"])
