@@ -6,7 +6,7 @@ The only place that knows which implementation stands behind each stage.
 import random
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -21,6 +21,8 @@ from .config import Recipe
 from .errors import ConfigError
 from .groups.batching import BatchStatistics, form_batch
 from .groups.packing import microbatches_needed
+from .learner.credit import assign_credit
+from .learner.critic import CriticRule
 from .learner.logprobs import Forward
 from .learner.optimizer import make_optimizer
 from .learner.service import Learner, UpdateRule
@@ -106,7 +108,9 @@ def make_sft_learner(recipe: Recipe, parts: Parts, params: Params) -> Learner:
 
 def make_learner(recipe: Recipe, parts: Parts, params: Params) -> Learner:
     """Make the learner of the reinforcement-learning phase."""
-    algorithm, learner = recipe.algorithm, recipe.learner
+    learner = recipe.learner
+    scale_tokens = recipe.algorithm.scale_tokens or recipe.rollout.max_tokens
+    algorithm = replace(recipe.algorithm, scale_tokens=scale_tokens)
     rule = UpdateRule(
         forward=parts.forward,
         loss=partial(policy_loss, config=algorithm),
@@ -116,8 +120,18 @@ def make_learner(recipe: Recipe, parts: Parts, params: Params) -> Learner:
         temperature=recipe.rollout.temperature,
         old_logprobs=algorithm.importance.old_logprobs,
         keep_reference=algorithm.kl.coefficient > 0,
+        reference_decay=algorithm.kl.reference_decay,
+        credit=partial(assign_credit, config=algorithm) if algorithm.credits_tokens else None,
+        critic=_critic_rule(recipe) if algorithm.has_critic else None,
     )
     return Learner(params, rule, parts.sampler.device)
+
+
+def _critic_rule(recipe: Recipe) -> CriticRule:
+    learner, steps = recipe.learner, recipe.run.steps * recipe.learner.epochs
+    critic = recipe.algorithm.rewards.critic
+    settings = replace(learner, learning_rate=critic.learning_rate)
+    return CriticRule(make_optimizer(settings, total_steps=steps), clip=critic.clip)
 
 
 def make_pack(
@@ -128,7 +142,8 @@ def make_pack(
     algorithm, schedule = recipe.algorithm, recipe.schedule
     advantage = estimator(algorithm.advantage, normalize_std=algorithm.normalize == "group")
     over_batch = batch_scaled if algorithm.compares_members else batch_whitened
-    normalize = over_batch if algorithm.normalize == "batch" and not algorithm.has_critic else None
+    on_host = algorithm.normalize == "batch" and not algorithm.credits_tokens
+    normalize = over_batch if on_host else None
 
     def pack(groups: Sequence[TrajectoryGroup], batch: int) -> tuple[TrainBatch, BatchStatistics]:
         return form_batch(

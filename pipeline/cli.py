@@ -34,6 +34,7 @@ commands:
   train RECIPE [--section.key value ...]  run a recipe: a built-in name or a .toml file
   train RECIPE --policy NAME              start from a pretrained policy: a folder, a name on the
                                           Hub, a .gguf file, or smollm2
+  train RECIPE --algorithm NAME           train by the method of a paper: grpo, dapo, gspo, ppo, …
   train RECIPE --help                     show all settings, with the recipe's values
   simulate RECIPE [--sim.key value ...]   predict a run under a virtual clock: a recipe, or the
                                           scenarios balanced and agent; --json for one JSON object
@@ -125,6 +126,7 @@ def _train(name_or_file: str, flags: Sequence[str]) -> int:
         keep_programs(config.compilation_cache)
         with open_view(config.name, config.steps, stream=sys.stdout, kind=config.view) as view:
             job = Job(recipe, parts, directory, view)
+            del parts  # the job lets go of pretrained weights
             trio.run(job.run, began_seconds)
     except (HeadraceError, BaseExceptionGroup) as error:
         return _explain(error)
@@ -139,11 +141,13 @@ def _parse_recipe(name_or_file: str, overrides: Sequence[str]) -> "Recipe":
     from .config import Recipe  # noqa: PLC0415
     from .recipes import load_recipe  # noqa: PLC0415
 
-    policy, flags = _split_policy(overrides)
+    what = "a folder, a name on the Hub, a .gguf file, or smollm2"
+    policy, flags = _take_out("--policy", overrides, what)
+    algorithm, flags = _take_out("--algorithm", flags, "a method such as grpo, gspo or ppo")
     try:
         return tyro.cli(
             Recipe,
-            default=load_recipe(name_or_file, policy=policy),
+            default=load_recipe(name_or_file, policy=policy, algorithm=algorithm),
             args=flags,
             prog=f"headrace train {name_or_file}",
         )
@@ -151,14 +155,14 @@ def _parse_recipe(name_or_file: str, overrides: Sequence[str]) -> "Recipe":
         raise ConfigError(str(error)) from error
 
 
-def _split_policy(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Take `--policy NAME` out: it chooses settings, so it comes before all the others."""
+def _take_out(flag: str, arguments: Sequence[str], what: str) -> tuple[str | None, list[str]]:
+    """Take `--flag NAME` out: it chooses settings, so it comes before all the others."""
     rest = list(arguments)
-    if "--policy" not in rest:
+    if flag not in rest:
         return None, rest
-    place = rest.index("--policy")
+    place = rest.index(flag)
     if place + 1 == len(rest) or rest[place + 1].startswith("--"):
-        raise ConfigError("--policy needs a folder, a name on the Hub, a .gguf file, or smollm2")
+        raise ConfigError(f"{flag} needs {what}")
     name = rest[place + 1]
     del rest[place : place + 2]
     return name, rest

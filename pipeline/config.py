@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..envs.builtin import EnvConfig
-from .algorithms.losses import AlgorithmConfig
+from .algorithms.config import AlgorithmConfig
 from .errors import check
 from .evaluate import EvaluateConfig
 from .groups.ledger import Schedule
@@ -92,7 +92,9 @@ class Recipe:
 def _check_group_size(recipe: Recipe) -> None:
     size = recipe.rollout.group_size
     why = "since an advantage compares the members of a group"
-    check(size >= 2, "rollout.group_size", size, f">= 2, {why}")
+    hint = "set --rollout.group-size, or --algorithm.advantage none"
+    allowed = size >= 2 or not recipe.algorithm.compares_members
+    check(allowed, "rollout.group_size", size, f">= 2, {why}", hint=hint)
 
 
 def _check_tokens(recipe: Recipe) -> None:

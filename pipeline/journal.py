@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from .algorithms.alarms import alarms
 from .controller import Controller, Update
 from .evaluate import Evaluation
 from .groups import ledger
@@ -88,6 +89,7 @@ class Journal:
         self._rewards: list[float] = []
         self._evaluations: dict[str, Evaluation] = {}
         self._during: list[dict[str, Any]] = []
+        self._alarms: set[str] = set()
 
     @contextmanager
     def phase(self, controller: Controller) -> Iterator[None]:
@@ -106,10 +108,19 @@ class Journal:
         self._useful += update.statistics.useful_trajectories
         self._rewards.append(update.statistics.reward_mean)
         record = {**self._numbers(update, controller), **update.metrics}
+        self._warn(record)
         self._metrics.write(record)
         self._view.step(record)
         for group in update.groups:
             self._write_trajectories(group, update.batch)
+
+    def _warn(self, record: dict[str, float]) -> None:
+        """Note what is wrong, once for as long as it lasts; the record says how much it is."""
+        found = alarms(record)
+        for name in found.keys() - self._alarms:
+            self._view.note(f"step {record['step']:.0f}: {found[name]}")
+        self._alarms = set(found)
+        record["alarms"] = len(found)
 
     def evaluated(self, when: str, evaluation: Evaluation) -> None:
         """Write down an evaluation `before` or `after` training."""
@@ -166,6 +177,8 @@ class Journal:
             "lag_bound": controller.ledger.schedule.lag_bound,
             "trajectories": statistics.trajectories,
             "useful_share": statistics.useful_trajectories / max(1, statistics.trajectories),
+            "flat_share": statistics.flat_groups / max(1, statistics.groups),
+            "members": max((len(group.trajectories) for group in update.groups), default=0),
             "tokens_per_second": rates["tokens"],
             "trajectories_per_hour": rates["trajectories"] * 3600,
             "sampler_busy": rates["sampler_busy"],

@@ -1,7 +1,7 @@
 """Recipes from TOML: law 20, an unknown or unused key is an error, and so is a wrong type."""
 
 import tempfile
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,8 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.pipeline.algorithms.config import ClipConfig
+from headrace.pipeline.algorithms.presets import PRESETS
 from headrace.pipeline.config import Recipe
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.observe.run_directory import RunDirectory
@@ -114,6 +116,20 @@ def test_an_unknown_name_or_file_names_the_known_ones(tmp_path):
         load_recipe(str(tmp_path / "none.toml"))
     with pytest.raises(ConfigError, match="no recipe file"):
         load_recipe(str(tmp_path))
+
+
+def test_a_method_of_a_paper_is_named_and_changed_by_the_recipe_s_own_keys():
+    recipe = load({"algorithm": {"preset": "gspo", "clip": {"high": 0.5}}})
+    assert recipe.algorithm == replace(PRESETS["gspo"], clip=ClipConfig(low=3e-4, high=0.5))
+    named = load_recipe("guess_number", algorithm="rloo")
+    assert named.algorithm == PRESETS["rloo"]
+    with pytest.raises(ConfigError, match=r"unknown algorithm 'grop' \(did you mean 'grpo'\?\)"):
+        load({"algorithm": {"preset": "grop"}})
+
+
+def test_one_member_is_enough_where_nothing_is_compared():
+    table = {"rollout": {"group_size": 1}, "algorithm": {"preset": "reinforce"}}
+    assert load(table).rollout.group_size == 1
 
 
 def test_a_pretrained_policy_brings_its_sizes():

@@ -16,6 +16,25 @@ LevelName = Literal["none", "token", "geometric", "sequence"]
 
 
 @dataclass(frozen=True)
+class CriticConfig:
+    """The value model that rewards.credit = "critic" trains beside the policy."""
+
+    learning_rate: float = 1e-5
+    """Of its AdamW; all else is as for the policy."""
+    gae_lambda: float = 0.95
+    """1 trusts the rewards alone, 0 the critic's next value; in [0, 1]."""
+    clip: float = 0.2
+    """Values are clipped to so much around those at the start of an update; 0: they aren't."""
+
+    def __post_init__(self) -> None:
+        where = "algorithm.rewards.critic"
+        rate = self.learning_rate
+        check(rate > 0, f"{where}.learning_rate", rate, "> 0 and finite")
+        check(0 <= self.gae_lambda <= 1, f"{where}.gae_lambda", self.gae_lambda, "in [0, 1]")
+        check(self.clip >= 0, f"{where}.clip", self.clip, ">= 0 and finite")
+
+
+@dataclass(frozen=True)
 class RewardsConfig:
     """How the rewards of an episode become credit of its tokens."""
 
@@ -26,8 +45,8 @@ class RewardsConfig:
     beside the policy, says what each token changed."""
     discount: float = 1.0
     """Of later rewards, for each turn (with a critic: for each token), in (0, 1]."""
-    gae_lambda: float = 1.0
-    """With a critic: 1 trusts the rewards alone, 0 the critic's next value; in [0, 1]."""
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    """With a critic: how it learns."""
     separately: bool = False
     """Each named reward becomes an advantage of its own; they are added up then."""
     overlong_tokens: int = 0
@@ -41,8 +60,6 @@ class RewardsConfig:
 
     def __post_init__(self) -> None:
         check(0 < self.discount <= 1, "algorithm.rewards.discount", self.discount, "in (0, 1]")
-        trace = self.gae_lambda
-        check(0 <= trace <= 1, "algorithm.rewards.gae_lambda", trace, "in [0, 1]")
         buffer = self.overlong_buffer_tokens
         allowed = 0 <= buffer <= self.overlong_tokens
         most = f"in 0..algorithm.rewards.overlong_tokens ({self.overlong_tokens})"
@@ -71,14 +88,11 @@ class ClipConfig:
     dual: float = 0.0
     """Dual clip: with a negative advantage no token weighs more than so many times it; > 1, or
     0 to leave it out."""
-    value: float = 0.2
-    """The critic's values are clipped to so much around the old ones; 0: they aren't."""
 
     def __post_init__(self) -> None:
         check(0 <= self.low <= 1, "algorithm.clip.low", self.low, "in [0, 1]")
         check(self.high >= 0, "algorithm.clip.high", self.high, ">= 0 and finite")
         check(self.dual == 0 or self.dual > 1, "algorithm.clip.dual", self.dual, "0 or > 1")
-        check(self.value >= 0, "algorithm.clip.value", self.value, ">= 0 and finite")
 
 
 @dataclass(frozen=True)
@@ -186,6 +200,11 @@ class AlgorithmConfig:
     def compares_members(self) -> bool:
         """Whether an advantage needs other members of the group."""
         return self.advantage != "none"
+
+    @property
+    def credits_tokens(self) -> bool:
+        """Whether advantages need more than rewards: a critic's values or a reference."""
+        return self.has_critic or (self.kl.kind == "k1_reward" and self.kl.coefficient > 0)
 
     @property
     def has_critic(self) -> bool:

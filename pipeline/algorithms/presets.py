@@ -24,7 +24,7 @@ _GSPO = AlgorithmConfig(
 _PPO = AlgorithmConfig(
     advantage="none",
     normalize="batch",
-    rewards=RewardsConfig(credit="critic", gae_lambda=0.95),
+    rewards=RewardsConfig(credit="critic"),
     clip=_PPO_CLIP,
 )
 

@@ -1,7 +1,7 @@
 """Log-probabilities of the tokens of packed rows, without an array of all vocabulary logits.
 
 Invariant: index t is about token t given the tokens before it in its segment. The hidden
-state at t - 1 predicts token t, and `row_logprobs` is the only place where this shift happens.
+state at t - 1 predicts token t, and `states_before` is the only place where this shift happens.
 The first token of a segment is predicted by nothing: its logprob is 0 and it never counts.
 """
 
@@ -66,12 +66,20 @@ def row_logprobs(
       f32[R, T] logprobs and f32[R, T] entropies; 0 where nothing predicts the token.
     """
     hidden, head = forward(params, rows.tokens, rows.positions, rows.segment_ids)
-    before = jnp.concatenate([hidden[:, :1], hidden[:, :-1]], axis=1)  # the shift
+    before = states_before(hidden)
     chunk_tokens = max(1, CHUNK_TOKENS // rows.tokens.shape[0])
     score = partial(token_logprobs, temperature=temperature, chunk_tokens=chunk_tokens)
     logprobs, entropy = jax.vmap(score, in_axes=(0, None, 0))(before, head, rows.tokens)
     known = predicted(rows.segment_ids)
     return jnp.where(known, logprobs, 0.0), jnp.where(known, entropy, 0.0)
+
+
+def states_before(hidden: jax.Array) -> jax.Array:
+    """Give each token the hidden state that it was drawn from, f[R, T, D]: the shift.
+
+    The first one of a row gets its own, which `predicted` leaves out.
+    """
+    return jnp.concatenate([hidden[:, :1], hidden[:, :-1]], axis=1)
 
 
 def predicted(segment_ids: jax.Array) -> jax.Array:

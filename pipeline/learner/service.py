@@ -7,10 +7,10 @@ one copy of parameters and optimizer state.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,8 @@ import trio
 from ..algorithms.inputs import TokenLoss
 from ..device_thread import DeviceThread
 from ..types import TrainBatch
+from .credit import Credit
+from .critic import CriticRule, batch_values, critic_step, hidden_width, init_critic
 from .logprobs import Forward, batch_logprobs
 from .state import LearnerState, Params, init_state, with_frozen
 from .step import Anchors, Metrics, train_step
@@ -55,6 +57,11 @@ class UpdateRule:
       keep_reference: score each batch also with the parameters that the learner started
         from (for a divergence term); costs a copy of those that are trained, and a forward pass
         an update.
+      reference_decay: below 1 the reference follows the policy: after each update it keeps this
+        share of itself.
+      credit: makes the batch's advantages, before the first epoch, from what the host has put
+        there, the anchors and the critic's values; None leaves them as they are.
+      critic: how a value model beside the policy learns; None: there is none.
     """
 
     forward: Forward
@@ -65,6 +72,21 @@ class UpdateRule:
     temperature: float = 1.0
     old_logprobs: Literal["recompute", "rollout", "interpolate"] = "recompute"
     keep_reference: bool = False
+    reference_decay: float = 1.0
+    credit: Callable[[TrainBatch, Anchors, jax.Array], Credit] | None = None
+    critic: CriticRule | None = None
+
+
+@dataclass(frozen=True)
+class _Programs:
+    """All that a learner ever runs, compiled."""
+
+    step: Callable[..., tuple[LearnerState, Metrics]]
+    score: Callable[..., jax.Array] | None
+    follow: Callable[[Params, Params], Params] | None
+    credit: Callable[..., Credit] | None
+    values: Callable[..., jax.Array] | None
+    teach: Callable[..., tuple[LearnerState, Metrics]] | None
 
 
 class Learner:
@@ -94,9 +116,9 @@ class Learner:
         self._device = device
         self._frozen = frozen
         self._reference: Params | None = None
+        self._critic: LearnerState | None = None
         self._adopt(params)
-        self._step: Callable[..., tuple[LearnerState, Metrics]] | None = None
-        self._score: Callable[..., jax.Array] | None = None
+        self._programs: _Programs | None = None
         self._compiling = threading.Lock()
         self._busy_seconds = 0.0
 
@@ -158,13 +180,17 @@ class Learner:
         self._state = init_state(own, self._rule.optimizer)
         if self._rule.keep_reference:
             self._reference = jax.tree.map(jnp.copy, params)
+        if self._rule.critic is not None:
+            whole, batch = with_frozen(params, self._frozen), _abstract_batch(self.batch_shape)
+            critic = init_critic(params, hidden_width(self._rule.forward, whole, batch))
+            self._critic = init_state(critic, self._rule.critic.optimizer)
 
     def _compile(self) -> None:
         with self._compiling:
-            if self._step is None:
-                self._compile_programs()
+            if self._programs is None:
+                self._programs = self._compile_programs()
 
-    def _compile_programs(self) -> None:
+    def _compile_programs(self) -> _Programs:
         rule = self._rule
         batch = _abstract_batch(rule.batch_shape)
         logprobs = batch.rollout_logprobs
@@ -176,37 +202,87 @@ class Learner:
             temperature=rule.temperature,
         )
         score = partial(batch_logprobs, forward=rule.forward, temperature=rule.temperature)
-        lowered = jax.jit(step, donate_argnums=0).lower(
-            self._state, batch, Anchors(logprobs, logprobs), self._frozen
+        anchors, params = Anchors(logprobs, logprobs), self._state.params
+        scores = rule.old_logprobs == "recompute" or rule.keep_reference
+        whole = with_frozen(params, self._frozen)
+        follow = partial(_moving_average, decay=rule.reference_decay)
+        follows = rule.keep_reference and rule.reference_decay < 1
+        teach, values = self._compile_critic(batch)
+        return _Programs(
+            step=_compiled(step, self._state, batch, anchors, self._frozen, donate=0),
+            score=_compiled(score, whole, batch) if scores else None,
+            follow=_compiled(follow, params, params, donate=0) if follows else None,
+            credit=_compiled(rule.credit, batch, anchors, logprobs) if rule.credit else None,
+            values=values,
+            teach=teach,
         )
-        if rule.old_logprobs == "recompute" or rule.keep_reference:
-            whole = with_frozen(self._state.params, self._frozen)
-            self._score = jax.jit(score).lower(whole, batch).compile()
-        self._step = lowered.compile()
+
+    def _compile_critic(self, batch: TrainBatch) -> tuple[Any, Any]:
+        if self._critic is None or self._rule.critic is None:
+            return None, None
+        step = partial(critic_step, forward=self._rule.forward, rule=self._rule.critic)
+        values = partial(batch_values, forward=self._rule.forward)
+        return (
+            _compiled(step, self._critic, batch, batch.advantages, self._frozen, donate=0),
+            _compiled(values, self._critic.params, batch, self._frozen),
+        )
 
     def _update(self, batch: TrainBatch) -> dict[str, float]:
         self._compile()
-        assert self._step is not None
+        assert self._programs is not None
         started = time.perf_counter()
         batch = jax.device_put(jax.tree.map(np.asarray, batch, _DTYPES))
-        anchors = self._anchors(batch)
-        epochs = []
-        for _ in range(self._rule.epochs):
-            self._state, metrics = self._step(self._state, batch, anchors, self._frozen)
-            epochs.append(metrics)
+        anchors = self._anchors(batch, self._programs)
+        epochs = list(self._epochs(batch, anchors, self._programs))
+        if self._programs.follow is not None:
+            self._reference = self._programs.follow(self._reference, self._state.params)
         first, last = jax.device_get((epochs[0], epochs[-1]))  # waits for the device
         self._busy_seconds += time.perf_counter() - started
         return {
             name: float((first if name.startswith("mismatch") else last)[name]) for name in last
         }
 
-    def _anchors(self, batch: TrainBatch) -> Anchors:
+    def _epochs(
+        self, batch: TrainBatch, anchors: Anchors, programs: _Programs
+    ) -> Iterator[Metrics]:
+        """Take the optimizer steps of one batch, each on demand."""
+        values = batch.advantages  # of the right shape, and unused where there is no critic
+        if programs.values is not None and self._critic is not None:
+            values = programs.values(self._critic.params, batch, self._frozen)
+        lesson = batch
+        if programs.credit is not None:
+            credit = programs.credit(batch, anchors, values)
+            batch = batch._replace(advantages=credit.advantages)
+            lesson = lesson._replace(advantages=credit.returns)
+        for _ in range(self._rule.epochs):
+            self._state, metrics = programs.step(self._state, batch, anchors, self._frozen)
+            if programs.teach is not None:
+                self._critic, more = programs.teach(self._critic, lesson, values, self._frozen)
+                metrics = metrics | more
+            yield metrics
+
+    def _anchors(self, batch: TrainBatch, programs: _Programs) -> Anchors:
         old = ref = batch.rollout_logprobs
-        if self._score is not None and self._rule.old_logprobs == "recompute":
-            old = self._score(with_frozen(self._state.params, self._frozen), batch)
-        if self._score is not None and self._reference is not None:
-            ref = self._score(with_frozen(self._reference, self._frozen), batch)
+        if programs.score is not None and self._rule.old_logprobs == "recompute":
+            old = programs.score(with_frozen(self._state.params, self._frozen), batch)
+        if programs.score is not None and self._reference is not None:
+            ref = programs.score(with_frozen(self._reference, self._frozen), batch)
         return Anchors(old, ref)
+
+
+def _compiled(function: Callable[..., Any], *operands: Any, donate: int | None = None) -> Any:
+    """Compile a function for operands like these; the program takes them in this order."""
+    donated = () if donate is None else donate
+    return jax.jit(function, donate_argnums=donated).lower(*operands).compile()
+
+
+def _moving_average(reference: Params, params: Params, *, decay: float) -> Params:
+    """Keep a share of the reference and take the rest from the policy."""
+
+    def follow(old: jax.Array, new: jax.Array) -> jax.Array:
+        return (decay * old + (1.0 - decay) * new).astype(old.dtype)
+
+    return jax.tree.map(follow, reference, params)
 
 
 def _abstract_batch(shape: tuple[int, int, int]) -> TrainBatch:

@@ -68,7 +68,8 @@ def train_step(
 
     Returns:
       The next state, and f32[] metrics: `loss`, `tokens`, `grad_norm` (before clipping),
-      `update_norm`, `skipped`, and a summary of each of the loss's measurements.
+      `update_norm`, `moved_share` (of the numbers in the parameters, those that the update
+      changed), `skipped`, and a summary of each of the loss's measurements.
     """
     if anchors is None:
         anchors = Anchors(batch.rollout_logprobs, batch.rollout_logprobs)
@@ -96,13 +97,13 @@ def train_step(
         )
         return masked_sum(per_token, mask), {name: sums(name, m) for name, m in measured.items()}
 
-    value, found, gradients = _accumulate(objective, state.params, batch.microbatches)
-    state, metrics = _apply(state, gradients, optimizer, usable=counts.tokens > 0)
+    value, found, gradients = accumulate(objective, state.params, batch.microbatches)
+    state, metrics = apply_gradients(state, gradients, optimizer, usable=counts.tokens > 0)
     metrics |= {"loss": value, "tokens": counts.tokens.astype(jnp.float32)}
-    return state, metrics | {name: summarise(name, total) for name, total in found.items()}
+    return state, metrics | summaries(found)
 
 
-def _accumulate(objective: Objective, params: Params, microbatches: jax.Array) -> Total:
+def accumulate(objective: Objective, params: Params, microbatches: jax.Array) -> Total:
     """Sum the objective, its measurements and its gradient over the microbatches in use.
 
     The gradient is taken inside the loop, whose trip count may thus be a traced number.
@@ -124,7 +125,12 @@ def _accumulate(objective: Objective, params: Params, microbatches: jax.Array) -
     return total
 
 
-def _apply(
+def summaries(found: Found) -> Metrics:
+    """Turn the sums of measurements into one number each."""
+    return {name: summarise(name, total) for name, total in found.items()}
+
+
+def apply_gradients(
     state: LearnerState,
     gradients: Params,
     optimizer: optax.GradientTransformation,
@@ -135,19 +141,29 @@ def _apply(
     norm = optax.tree.norm(gradients)
     usable = usable & jnp.isfinite(norm)
 
-    def step() -> tuple[LearnerState, jax.Array]:
+    def step() -> tuple[LearnerState, jax.Array, jax.Array]:
         # optax raises floats to integer powers, which strict promotion would refuse.
         with jax.numpy_dtype_promotion("standard"):
             updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
-        return LearnerState(params, opt_state, state.step + 1), optax.tree.norm(updates)
+        moved = _moved_share(state.params, params)
+        return LearnerState(params, opt_state, state.step + 1), optax.tree.norm(updates), moved
 
-    def skip() -> tuple[LearnerState, jax.Array]:
-        return state, jnp.zeros_like(norm)
+    def skip() -> tuple[LearnerState, jax.Array, jax.Array]:
+        return state, jnp.zeros_like(norm), jnp.zeros_like(norm)
 
-    state, update_norm = jax.lax.cond(usable, step, skip)
+    state, update_norm, moved = jax.lax.cond(usable, step, skip)
     skipped = 1.0 - usable.astype(jnp.float32)
-    return state, {"grad_norm": norm, "update_norm": update_norm, "skipped": skipped}
+    metrics = {"grad_norm": norm, "update_norm": update_norm, "skipped": skipped}
+    return state, metrics | {"moved_share": moved}
+
+
+def _moved_share(before: Params, after: Params) -> jax.Array:
+    """Tell which share of all numbers has changed: 0 where updates are lost to rounding."""
+    leaves = list(zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True))
+    moved = [jnp.sum(old != new, dtype=jnp.float32) for old, new in leaves]
+    share: jax.Array = sum(moved, jnp.zeros(())) / max(1, sum(old.size for old, _ in leaves))
+    return share
 
 
 def _float32_zeros(array: jax.Array) -> jax.Array:

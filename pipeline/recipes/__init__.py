@@ -5,10 +5,11 @@ Law 20: a key that no stage knows is an error, and so is a value of another type
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from ..algorithms.presets import PRESETS
 from ..config import Recipe
 from ..errors import ConfigError
 from ..tables import did_you_mean, from_table
@@ -17,13 +18,16 @@ _FOLDER = Path(__file__).parent
 _POLICIES = _FOLDER / "policies"
 
 
-def load_recipe(name_or_file: str, *, policy: str | None = None) -> Recipe:
+def load_recipe(
+    name_or_file: str, *, policy: str | None = None, algorithm: str | None = None
+) -> Recipe:
     """Load a built-in recipe by name, or a TOML file.
 
     Args:
       policy: a pretrained policy to start from, as for `policy.path`. Where the recipe is made
         for none, the sizes of `policies/<policy>.toml` are put over its own, or those of
         `policies/pretrained.toml` where there is no such file.
+      algorithm: a method's name in `PRESETS`, which replaces the recipe's [algorithm].
 
     Raises:
       ConfigError: for an unknown name, a missing or malformed file, an unknown key, a value
@@ -40,7 +44,10 @@ def load_recipe(name_or_file: str, *, policy: str | None = None) -> Recipe:
         raise ConfigError(f"can't read the recipe {path}: {error}") from error
     if policy is not None:
         table = _with_policy(table, policy)
+    if algorithm is not None:
+        table = {**table, "algorithm": {"preset": algorithm}}
     try:
+        table = _with_preset(table)
         recipe = from_table(Recipe, table)
     except (ConfigError, ValueError) as error:  # environments raise ValueErrors
         raise ConfigError(f"{path.name}: {error}") from error
@@ -67,6 +74,22 @@ def _with_policy(table: Mapping[str, Any], policy: str) -> dict[str, Any]:
     sizes = tomllib.loads(named.get(policy, named["pretrained"]).read_text(encoding="utf-8"))
     kept = {key: value for key, value in table.items() if key not in ("model", "text")}
     return _over(_over(kept, sizes), chosen)
+
+
+def _with_preset(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Put what a recipe says in [algorithm] over the method that its key `preset` names."""
+    given = table.get("algorithm")
+    if not isinstance(given, Mapping) or "preset" not in given:
+        return dict(table)
+    name = given["preset"]
+    if name not in PRESETS:
+        known = ", ".join(PRESETS)
+        raise ConfigError(
+            f"unknown algorithm {name!r}{did_you_mean(str(name), PRESETS)}; the known ones are "
+            f"{known}"
+        )
+    rest = {key: value for key, value in given.items() if key != "preset"}
+    return {**table, "algorithm": _over(asdict(PRESETS[name]), rest)}
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

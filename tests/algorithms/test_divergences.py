@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headrace.pipeline.algorithms.divergences import k2, k3
+from headrace.pipeline.algorithms.divergences import k1_penalties, k2, k3
 
 RNG = np.random.default_rng(3)
 LOGITS = jnp.array(RNG.normal(size=6), jnp.float32)
@@ -72,3 +72,23 @@ def test_extreme_logprobs_stay_finite(logprob, ref):
     assert np.isfinite(value)
     assert np.isfinite(gradient)
     assert value >= 0
+
+
+def test_k1_as_a_penalty_on_the_reward_has_the_exact_gradient_of_the_reverse_divergence():
+    """One token a sequence: what REINFORCE climbs with a reward of -k1."""
+    logprobs = jax.nn.log_softmax(LOGITS)
+    ids = jnp.arange(6, dtype=jnp.int32)  # six sequences of one token each
+    penalties = k1_penalties(logprobs, REF, ids)
+
+    def objective(logits):
+        return jnp.sum(jnp.exp(logprobs) * penalties * jax.nn.log_softmax(logits))
+
+    np.testing.assert_allclose(
+        jax.grad(objective)(LOGITS), jax.grad(reverse_kl)(LOGITS), atol=1e-6
+    )
+
+
+def test_penalties_are_added_up_to_the_end_of_their_sequence():
+    old, ref = jnp.array([1.0, 2.0, 3.0, 4.0]), jnp.zeros(4)
+    found = k1_penalties(old, ref, jnp.array([1, 1, 1, 2], jnp.int32))
+    np.testing.assert_array_equal(found, [6.0, 5.0, 3.0, 4.0])

@@ -291,3 +291,33 @@ def test_a_fixed_scale_needs_its_number():
     config = AlgorithmConfig(aggregation="fixed_scale")
     with pytest.raises(ValueError, match="needs scale_tokens >= 1, got 0"):
         policy_loss(make_inputs(), config=config)
+
+
+@pytest.mark.parametrize("target", ["sampled", "full"])
+def test_law_8_with_a_temperature_and_top_p_the_first_update_s_ratios_are_one(target):
+    """A sampler of six tokens, by its definition; the learner scores with the whole softmax."""
+    temperature, top_p = 0.6, 0.7
+    scaled = jax.nn.log_softmax(draw(11, (*IDS.shape, 6)) / temperature)
+    order = jnp.argsort(-scaled, axis=-1)
+    sorted_mass = jnp.exp(jnp.take_along_axis(scaled, order, axis=-1))
+    kept = jnp.cumsum(sorted_mass, axis=-1) - sorted_mass < top_p
+    log_kept_mass = jnp.log(jnp.where(kept, sorted_mass, 0.0).sum(-1))
+    logprobs = jnp.take_along_axis(scaled, order[..., :1], axis=-1)[..., 0]  # always in the set
+    drawn_with = np.exp(logprobs) / np.where(kept, sorted_mass, 0.0).sum(-1)
+    inputs = make_inputs()._replace(
+        logprobs=logprobs,
+        old_logprobs=logprobs,
+        rollout_logprobs=logprobs,
+        log_kept_mass=log_kept_mass,
+    )
+    config = AlgorithmConfig(importance=ImportanceConfig(target=target))
+    measured = policy_loss(inputs, config=config)[1]
+    assert np.any(np.asarray(log_kept_mass)[MASK] < -0.05)
+    np.testing.assert_array_equal(np.asarray(measured["ratio_max"].values)[MASK], 1.0)
+    true_ratio = np.exp(logprobs) / drawn_with  # of the whole softmax to what was drawn with
+    expected = np.ones(IDS.shape) if target == "sampled" else true_ratio
+    np.testing.assert_allclose(
+        np.asarray(measured["importance_weight"].values)[MASK], expected[MASK], rtol=1e-5
+    )
+    if target == "sampled":
+        assert np.all(np.asarray(measured["importance_weight"].values)[MASK] == 1.0)

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from headrace.envs.base import Task
 from headrace.pipeline.algorithms.advantages import batch_scaled
+from headrace.pipeline.algorithms.config import RewardsConfig
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.groups.batching import BatchStatistics, form_batch
 from headrace.pipeline.types import (
@@ -188,3 +189,95 @@ def test_what_does_not_fit_is_refused() -> None:
         form(GROUPS, group_size=1)
     with pytest.raises(ValueError, match="at least one group"):
         form([])
+
+
+def two_turns(*rewards: float, truncated: bool = False) -> Trajectory:
+    """Turns of two sampled tokens each, an observed one before each, rewarded one by one."""
+    mask = np.tile([False, True, True], len(rewards))
+    turns = [Turn(3 * k + 1, 3 * k + 3, reward=reward) for k, reward in enumerate(rewards)]
+    return Trajectory(
+        tokens=np.arange(len(mask), dtype=np.int32),
+        loss_mask=mask,
+        rollout_logprobs=np.where(mask, -0.5, 0).astype(np.float32),
+        policy_versions=np.where(mask, 4, NO_VERSION).astype(np.int32),
+        turns=tuple(turns),
+        rewards={"env": sum(rewards), "style": -sum(rewards)},
+        reward=sum(rewards),
+        stop_reason=StopReason.MAX_TOKENS if truncated else StopReason.TERMINATED,
+        log_kept_mass=np.where(mask, -0.25, 0).astype(np.float32),
+    )
+
+
+def credit(*trajectories: Trajectory, **rewards: object) -> list[list[float]]:
+    """The advantages of the tokens of each trajectory, by hand-made packing: one a row."""
+    packed, _ = form_batch(
+        [TrajectoryGroup(0, Task("a"), trajectories)],
+        centred,
+        batch=6,
+        group_size=len(trajectories),
+        shape=(1, len(trajectories), 8),  # a row has no room for both
+        rewards=RewardsConfig(**rewards),  # type: ignore[arg-type]
+    )
+    rows = zip(packed.advantages[0], packed.segment_ids[0], strict=True)
+    by_length = {int((ids > 0).sum()): row[ids > 0].tolist() for row, ids in rows}
+    return [by_length[len(trajectory.tokens)] for trajectory in trajectories]
+
+
+def test_a_turn_is_credited_with_what_follows_compared_with_the_others_same_turn() -> None:
+    # Returns with discount 1/2: (1 + 2/2, 2) and (3,); the second has no second turn.
+    first, second = credit(two_turns(1.0, 2.0), two_turns(3.0), credit="turn", discount=0.5)
+    assert first == [0, -0.5, -0.5, 0, 0, 0]  # 2 against 3; alone in its second turn
+    assert second == [0, 0.5, 0.5]
+
+
+def test_process_supervision_compares_all_turns_and_adds_up_what_follows() -> None:
+    # Rewards 1, 2, 3 around their mean 2 are -1, 0, 1.
+    first, second = credit(two_turns(1.0, 2.0), two_turns(3.0), credit="process")
+    assert first == [0, -1, -1, 0, 0, 0]
+    assert second == [0, 1, 1]
+
+
+def test_with_a_critic_a_turn_s_last_token_has_its_reward() -> None:
+    first, second = credit(two_turns(1.0, 2.0), two_turns(3.0), credit="critic")
+    assert first == [0, 0, 1, 0, 0, 2]
+    assert second == [0, 0, 3]
+
+
+def test_rewards_compared_one_by_one_are_added_up_afterwards() -> None:
+    # The named rewards cancel, in each member and so in the sum of the advantages.
+    first, second = credit(two_turns(1.0, 2.0), two_turns(5.0), separately=True)
+    assert set(first) == set(second) == {0.0}
+
+
+def test_the_penalty_for_length_counts_sampled_tokens() -> None:
+    # 4 sampled tokens are over the limit of 3, 2 are not: -1 and 0, around -1/2.
+    first, second = credit(
+        two_turns(1.0, 2.0), two_turns(3.0), overlong_tokens=3, overlong_buffer_tokens=1
+    )
+    assert (set(first), set(second)) == ({-0.5}, {0.5})
+
+
+def test_episodes_out_of_tokens_may_leave_the_loss_but_not_the_group() -> None:
+    trajectories = two_turns(1.0, 2.0, truncated=True), two_turns(1.0)
+    packed, statistics = form_batch(
+        [TrajectoryGroup(0, Task("a"), trajectories)],
+        centred,
+        batch=6,
+        group_size=2,
+        shape=(1, 2, 9),
+        rewards=RewardsConfig(mask_truncated=True),
+    )
+    assert (statistics.sampled_tokens, statistics.masked_tokens) == (2, 4)
+    assert set(packed.advantages[packed.loss_mask].tolist()) == {-1.0}  # 1 against 3
+
+
+def test_lags_and_kept_masses_travel_with_their_tokens() -> None:
+    packed, _ = form_batch(
+        [TrajectoryGroup(0, Task("a"), (two_turns(1.0, 2.0),))],
+        centred,
+        batch=6,
+        group_size=1,
+        shape=(1, 1, 9),
+    )
+    np.testing.assert_array_equal(packed.lags, np.where(packed.loss_mask, 2, 0))
+    np.testing.assert_array_equal(packed.log_kept_mass, np.where(packed.loss_mask, -0.25, 0))

@@ -1,5 +1,6 @@
 """The learner as a stage: equal to the pure step, compiled once, one copy of its state."""
 
+from dataclasses import replace
 from functools import partial
 
 import chex
@@ -9,9 +10,12 @@ import optax
 import pytest
 import trio
 
-from headrace.pipeline.algorithms.config import KlConfig
+from headrace.pipeline.algorithms.config import ImportanceConfig, KlConfig
 from headrace.pipeline.algorithms.losses import AlgorithmConfig, policy_loss, sft_loss
+from headrace.pipeline.algorithms.presets import PRESETS
 from headrace.pipeline.device_thread import DeviceThread
+from headrace.pipeline.learner.credit import assign_credit
+from headrace.pipeline.learner.critic import CriticRule
 from headrace.pipeline.learner.logprobs import batch_logprobs
 from headrace.pipeline.learner.optimizer import LearnerConfig, make_optimizer
 from headrace.pipeline.learner.service import Learner, UpdateRule
@@ -104,6 +108,40 @@ def test_conformance_20_the_ratio_is_one_in_the_first_epoch_and_moves_in_the_sec
     # The mismatch is about the policy that came in, however many epochs follow.
     assert once["mismatch_abs"] > 0.1
     np.testing.assert_allclose(once["mismatch_abs"], twice["mismatch_abs"], rtol=1e-5)
+
+
+def test_a_critic_learns_beside_the_policy_and_credits_its_tokens():
+    config = replace(PRESETS["ppo"], importance=ImportanceConfig(old_logprobs="rollout"))
+    rule = make_rule(
+        loss=partial(policy_loss, config=config),
+        old_logprobs="rollout",
+        credit=partial(assign_credit, config=config),
+        critic=CriticRule(optax.sgd(0.05), clip=0.0),
+    )
+
+    async def update(learner):
+        return [await learner.update(toy_batch()) for _ in range(6)]
+
+    metrics = with_learner(update, rule)
+    losses = [each["critic_loss"] for each in metrics]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.9 * losses[0]
+    assert metrics[0]["critic_value"] == 0.0  # begins with 0 for every token
+    assert abs(metrics[-1]["critic_value"]) > 1e-3
+    assert metrics[0]["advantage_abs"] > 0.1
+
+
+def test_a_moving_reference_follows_the_policy_and_a_fixed_one_stays():
+    async def update(learner):
+        return [(await learner.update(toy_batch()))["ref_kl"] for _ in range(4)]
+
+    fixed, moving = (
+        with_learner(update, make_rule(keep_reference=True, reference_decay=decay))
+        for decay in (1.0, 1e-6)
+    )
+    assert fixed[0] == moving[0] == 0.0
+    assert fixed[3] > fixed[1] > 0.0
+    assert max(moving) < 1e-6  # nearly the policy itself after each update
 
 
 def test_nothing_is_compiled_after_compile():

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from headrace.pipeline.algorithms.config import KlConfig
+from headrace.pipeline.algorithms.config import ImportanceConfig, KlConfig
 from headrace.pipeline.algorithms.losses import AlgorithmConfig, policy_loss, sft_loss
 from headrace.pipeline.learner.logprobs import batch_logprobs
 from headrace.pipeline.learner.optimizer import LearnerConfig, make_optimizer
@@ -30,6 +30,17 @@ from tests.learner.toy import (
 LOSSES = {
     "grpo": partial(policy_loss, config=AlgorithmConfig(entropy_bonus=0.01, kl=KlConfig(0.1))),
     "sft": sft_loss,
+    # All that is reduced over sequences, at once.
+    "sequences": partial(
+        policy_loss,
+        config=AlgorithmConfig(
+            ratio="sequence",
+            aggregation="sequence_mean",
+            importance=ImportanceConfig(
+                weights="sequence", mask="geometric", target="full", staleness_power=1.0
+            ),
+        ),
+    ),
 }
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 SGD = optax.sgd(1.0)  # the change of the parameters is the negative gradient
@@ -278,4 +289,10 @@ def test_gradients_of_half_precision_parameters_are_summed_in_float32():
     run = quick_jit(partial(train_step, forward=forward, loss=sft_loss, optimizer=SGD))
     state, metrics = run(init_state(params, SGD), toy_batch())
     assert metrics["grad_norm"].dtype == jnp.float32
+    assert metrics["moved_share"] > 0.5
+    tiny = optax.sgd(1e-8)
+    slow = quick_jit(partial(train_step, forward=forward, loss=sft_loss, optimizer=tiny))
+    _, lost = slow(init_state(params, tiny), toy_batch())
+    assert lost["update_norm"] > 0
+    assert lost["moved_share"] == 0.0  # bfloat16 rounds such updates away
     assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype(jnp.bfloat16)}

@@ -51,6 +51,8 @@ def _item(rng: np.random.Generator, length: int) -> PackItem:
         loss_mask=mask,
         rollout_logprobs=np.where(mask, -2.0 + 0.5 * draw(), 0.0).astype(np.float32),
         advantages=np.where(mask, draw(), 0.0).astype(np.float32),
+        log_kept_mass=np.where(mask, -0.1 * (np.arange(length) % 4), 0.0).astype(np.float32),
+        lags=np.where(mask, np.arange(length) % 3, 0).astype(np.int32),
     )
 
 

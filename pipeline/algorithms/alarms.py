@@ -1,0 +1,47 @@
+"""What an update's numbers warn of: notes for people, never an exception. Plain Python.
+
+Invariant: the same numbers give the same notes, and numbers that are missing give none.
+"""
+
+from collections.abc import Mapping
+
+LEAST_EFFECTIVE_SHARE = 0.3  # of the weighed tokens or sequences
+LEAST_MOVED_SHARE = 0.01  # of the parameters' numbers
+MOST_FLAT_SHARE = 0.5  # of a batch's groups
+
+
+def alarms(numbers: Mapping[str, float]) -> dict[str, str]:
+    """Say what is wrong with an update, by a short name.
+
+    Args:
+      numbers: of the learner (`importance_ess`, `update_norm`, `moved_share`) and the batch
+        (`flat_share` of the groups, `members` of the largest group).
+
+    Example:
+      >>> alarms({"importance_ess": 0.07})["ess"][:43]
+      'the effective sample size has fallen to 7% '
+    """
+    found: dict[str, str] = {}
+    effective = numbers.get("importance_ess", 1.0)
+    if effective < LEAST_EFFECTIVE_SHARE:
+        found["ess"] = (
+            f"the effective sample size has fallen to {effective:.0%} of what is weighed: the "
+            "data is far from the policy; lower --schedule.max-mean-lag or --learner.learning-rate"
+        )
+    if numbers.get("update_norm", 0.0) > 0 and numbers.get("moved_share", 1.0) < LEAST_MOVED_SHARE:
+        found["unmoved"] = (
+            f"an update changed only {numbers['moved_share']:.2%} of the parameters' numbers: it "
+            "is below the resolution of their type (bfloat16 keeps 8 bits); train in float32, or "
+            "raise --learner.learning-rate"
+        )
+    if numbers.get("members", 2) == 1:
+        found["lone"] = (
+            "every group has a single member, so a comparison within groups gives no advantage; "
+            "raise --rollout.group-size or --rollout.min-group-size"
+        )
+    elif numbers.get("flat_share", 0.0) >= MOST_FLAT_SHARE:
+        found["flat"] = (
+            f"{numbers['flat_share']:.0%} of the batch's groups have advantages of 0 only and "
+            "teach nothing: tasks too easy or too hard; see --schedule.equal-rewards drop"
+        )
+    return found
