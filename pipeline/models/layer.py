@@ -58,10 +58,10 @@ def layer(
     queries, keys = rotate(queries, place.rotation), rotate(keys, place.rotation)
     mixed, cache = attend(cache, queries, keys, values, place.sight)
     added = _biased(multiply(form.from_heads, mixed, weights["output"]), weights, "output", form)
-    x = x + _post_norm(added, weights, "attention", config, form)
+    x = x + _post_norm(added, weights, "attention", config=config, form=form)
     normed = model_norm(x, weights["ffn_norm"], config, axis=form.axis)
     added, taken = _feed_forward(normed, weights, config, form=form, experts=experts)
-    return x + _post_norm(added, weights, "ffn", config, form), cache, taken
+    return x + _post_norm(added, weights, "ffn", config=config, form=form), cache, taken
 
 
 def rms_norm(
@@ -119,7 +119,7 @@ def _biased(x: jax.Array, weights: Params, name: str, form: Form) -> jax.Array:
 
 
 def _post_norm(
-    added: jax.Array, weights: Params, name: str, config: ModelConfig, form: Form
+    added: jax.Array, weights: Params, name: str, *, config: ModelConfig, form: Form
 ) -> jax.Array:
     if not config.traits.post_norms:
         return added

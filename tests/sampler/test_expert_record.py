@@ -20,6 +20,7 @@ from headrace.pipeline.sampler.engine import Engine
 from headrace.pipeline.sampler.programs import Programs, compile_programs
 from headrace.pipeline.sampler.state import initial_state
 from headrace.pipeline.types import Completion, Int16s, SampleRequest
+from headrace.sharding.mesh import FSDP, TENSOR, make_mesh
 from tests.sampler.helpers import CONFIG, MODEL, VOCAB, make_request
 
 MIXTURE = ModelConfig(2, 16, 4, 2, 4, 8, traits=Traits(experts=ExpertTraits(count=5, per_token=2)))
@@ -126,6 +127,20 @@ def test_a_later_turn_has_the_record_of_the_earlier_one_in_front() -> None:
     [later] = run(engine, [second])
     np.testing.assert_array_equal(later.experts[: len(said) - 1], answer.experts[:-1])
     assert (later.experts[:-1] != NOT_RECORDED).all()
+
+
+@pytest.mark.slow
+def test_on_a_mesh_the_record_is_that_of_one_device() -> None:
+    config = replace(RECORDING, rows=4, pages=40)
+    requests = [make_request(seed, max_tokens=8) for seed in range(10)]
+    answers = []
+    for mesh in (None, make_mesh(jax.devices()[:4], {FSDP: 2, TENSOR: 2})):
+        engine = Engine(config, decoder_model(MIXTURE, VOCAB), mesh=mesh)
+        engine.publish(jax.jit(unstack)(params()), 0)
+        answers.append(run(engine, requests))
+    for one, other in zip(*answers, strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_array_equal(one.experts, other.experts)
 
 
 def test_experts_are_not_recorded_of_a_model_that_has_none() -> None:
