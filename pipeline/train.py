@@ -18,10 +18,13 @@ import trio
 from .assemble import (
     Parts,
     conversations,
-    initial_params,
+    make_convert,
+    make_final,
     make_learner,
     make_pack,
     make_sft_learner,
+    starting_params,
+    without_weights,
 )
 from .config import Recipe
 from .controller import LISTED_EPISODES, Controller, Stages, Update
@@ -31,17 +34,20 @@ from .journal import Journal, Totals
 from .learner.fingerprint import fingerprint
 from .learner.service import Learner
 from .learner.state import Params
-from .models.quantize import sampler_params
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
 from .observe.run_directory import RunDirectory
 from .observe.view import View
 from .offline.sft import warm_start
+from .policy.record import Policy
+from .policy.save import POLICY_FOLDER, save_policy
 from .prediction import describe_bounds, is_quick, predict, updates_to_simulate
 from .rollout.group import Flight
 from .supervise import ForcedEnd, describe_on_signal, guard_loop, stop_on_signal
 from .waits import Waits
-from .weight_sync import Convert, compile_convert, publish
+from .weight_sync import Convert, publish
+
+Finish = Callable[[Params], Policy]
 
 REFRESH_SECONDS = 0.25
 FORCED_LATER_SECONDS = 5.0  # than a device thread that hangs, whose message says more
@@ -184,7 +190,7 @@ class Job:
             await self._parts.sampler.serve(task_status)
 
     async def _run_phases(self, journal: Journal, compilations: CompilationCounter) -> None:
-        learner, convert = await self._prepare()
+        learner, convert, finish = await self._prepare()
         with self._preparing("weight_sync", "publishing 0"):
             await self._publish(learner, convert, 0)
         compilations.mark()
@@ -195,15 +201,23 @@ class Job:
             self._params_sha256 = await self._parts.sampler.device.run(
                 lambda: fingerprint(learner.params)
             )
+        if self._recipe.run.save_policy:
+            with self._preparing("learner", "saving the policy"):
+                save = partial(self._save, finish, learner)
+                await self._parts.sampler.device.run(save)
 
-    async def _prepare(self) -> tuple[Learner, Convert]:
+    def _save(self, finish: Finish, learner: Learner) -> None:
+        save_policy(finish(learner.params), self._directory.path / POLICY_FOLDER)
+
+    async def _prepare(self) -> tuple[Learner, Convert, Finish]:
         """Make the learners, compile all programs, and warm the policy up by imitation."""
         recipe, parts = self._recipe, self._parts
         device = parts.sampler.device
-        params: Params = await device.run(partial(initial_params, recipe, parts))
-        learner: Learner = await device.run(partial(make_learner, recipe, parts, params))
+        start = await device.run(partial(starting_params, recipe, parts))
+        parts = self._parts = without_weights(parts)
+        learner: Learner = await device.run(partial(make_learner, recipe, parts, start))
         self._learner_busy_seconds = partial(getattr, learner, "busy_seconds")
-        imitator: Learner = await device.run(partial(make_sft_learner, recipe, parts, params))
+        imitator: Learner = await device.run(partial(make_sft_learner, recipe, parts, start))
         self._view.phase("compiling")
         with self._preparing("compile", "the programs of sampler and learner"):
             async with trio.open_nursery() as nursery:
@@ -212,13 +226,13 @@ class Job:
                 if recipe.warm_start.steps > 0:
                     nursery.start_soon(imitator.compile)
             await trio.lowlevel.checkpoint_if_cancelled()  # a compiler can't be interrupted
-            to_stored = partial(sampler_params, weights=recipe.sampler.weights)
-            convert: Convert = await device.run(partial(compile_convert, to_stored, params))
+            convert: Convert = await device.run(partial(make_convert, recipe, parts, start))
+            finish: Finish = await device.run(partial(make_final, recipe, parts, start))
         if recipe.warm_start.steps > 0:
             with self._preparing("warm_start", "imitating scripts"):
                 await self._warm_start(imitator)
                 await learner.adopt(imitator.params)
-        return learner, convert
+        return learner, convert, finish
 
     async def _warm_start(self, imitator: Learner) -> None:
         recipe, parts = self._recipe, self._parts

@@ -117,6 +117,33 @@ def test_a_foreign_thread_that_never_ends_does_not_keep_the_process():
     assert "pool worker" in process.stderr
 
 
+ABANDONED = """
+    import sys, threading, time
+    import jax.numpy as jnp
+    from headrace.pipeline.supervise import end_without_threads
+
+    def update():
+        while True:
+            jnp.ones((600, 600)) @ jnp.ones((600, 600))
+
+    threading.Thread(target=update, daemon=True).start()
+    time.sleep(0.5)
+    print("last words")
+    end_without_threads(143, after_seconds=20)
+    sys.exit(143)
+"""
+
+
+def test_an_update_that_was_given_up_does_not_change_how_the_process_ends():
+    process = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(ABANDONED)],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert (process.returncode, process.stdout) == (143, "last words\n")
+    assert not process.stderr
+
+
 def test_a_run_that_ends_in_order_is_left_alone():
     async def main():
         forced = ForcedEnd(lambda now: [], lambda: None, after_seconds=0.05)

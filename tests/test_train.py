@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace import load_policy
+from headrace.pipeline.learner.fingerprint import fingerprint
 from headrace.pipeline.recipes import load_recipe
 
 ROOT = Path(__file__).parent.parent
@@ -22,7 +24,7 @@ TINY = [
     "--learner.microbatch-rows", "4", "--sampler.rows", "8", "--sampler.prefill-lanes", "4",
     "--evaluate.tasks", "4", "--env.latency.mean-seconds", "0.01", "--run.no-predict",
 ]  # fmt: skip
-FILES = {"config.toml", "metrics.jsonl", "trajectories.jsonl", "summary.json"}
+FILES = {"config.toml", "metrics.jsonl", "trajectories.jsonl", "summary.json", "policy"}
 SUMMARY = {
     "recipe", "steps", "seed", "eval_before", "eval_after", "reward_first", "reward_last",
     "wall_seconds", "trajectories", "trajectories_per_hour", "useful_trajectories_per_hour",
@@ -58,6 +60,7 @@ def test_a_small_run_leaves_whole_files_and_a_full_summary(tmp_path):
     assert summary["lag"]["max"] <= summary["lag"]["bound"]
     assert summary["compilations_after_warmup"] == 0
     assert {"success", "reward"} <= set(summary["eval_before"])
+    assert fingerprint(load_policy(directory / "policy").params) == summary["params_sha256"]
 
     assert [record["step"] for record in lines(directory / "metrics.jsonl")] == [1, 2]
     trajectories = lines(directory / "trajectories.jsonl")

@@ -14,12 +14,11 @@ from ..errors import ConfigError
 from ..models.model import decoder_model
 from ..policy import Policy, load_policy
 from ..policy.renderer import make_renderer
+from ..policy.save import POLICY_FOLDER
 from ..sampler.config import SamplerConfig
 from ..sampler.service import NativeSampler
 from .conversation import ChatConfig, Speaker
 from .terminal import converse
-
-POLICY_FOLDER = "policy"  # of a run directory
 
 PREFILL_TOKENS = 64
 DECODE_TOKENS = 8
@@ -90,8 +89,9 @@ async def chat(policy: Policy, config: ChatConfig, terminal: Terminal) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(sampler.serve)
         await trio.to_thread.run_sync(sampler.compile)
-        convert = jax.jit(partial(model.sampler_params, weights=config.weights))
-        params = await sampler.device.run(partial(convert, policy.params))
+        convert = jax.jit(model.sampler_params, static_argnums=1)
+        stored = partial(convert, policy.params, config.weights)
+        params = await sampler.device.run(stored)
         await sampler.publish(params, 0)
         terminal.write("(ready: say something, or /help)")
         speaker = Speaker(renderer, sampler.sample, tools)
