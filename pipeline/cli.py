@@ -9,13 +9,13 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from .errors import ConfigError, HeadraceError, describe, innermost
+from .errors import ConfigError, HeadraceError, describe, innermost, leaves, ours_in
 
 if TYPE_CHECKING:
     from .config import Recipe
@@ -41,6 +41,7 @@ commands:
   tune RECIPE [--tune.key value ...]      try schedules, loads and splits of the chips in
                                           simulation, and recommend one
   chat MODEL_OR_RUN [--key value ...]     talk to a policy: a run directory, or as for --policy
+  audit RUN                               check the log of what a run's sandboxes executed
   recipes                                 list the built-in recipes
   --version                               show the version
 
@@ -91,8 +92,12 @@ def run(arguments: Sequence[str]) -> int:
             return commands[command](name, rest)
         case [("train" | "simulate" | "tune" | "chat") as command, *_]:
             return _mistake(f"{command} needs {NEEDED[command]}")
+        case ["audit", run_folder]:
+            return _audit(run_folder)
         case ["recipes"]:
             return _recipes()
+        case ["audit", *_]:
+            return _mistake("audit needs a run directory: headrace audit runs/<your run>")
         case ["recipes" | "--version" as command, *rest]:
             return _mistake(f"{command} takes no further arguments, got {' '.join(rest)}")
         case [command, *_]:
@@ -113,6 +118,7 @@ def _train(name_or_file: str, flags: Sequence[str]) -> int:
 
     from .assemble import assemble  # noqa: PLC0415
     from .compilation_cache import keep_programs  # noqa: PLC0415
+    from .observe.run_directory import RunDirectory  # noqa: PLC0415
     from .observe.view import open_view  # noqa: PLC0415
     from .supervise import end_without_threads  # noqa: PLC0415
     from .train import Job  # noqa: PLC0415
@@ -121,8 +127,8 @@ def _train(name_or_file: str, flags: Sequence[str]) -> int:
     try:
         recipe = _parse_recipe(name_or_file, flags)
         parts = assemble(recipe)  # finds the mistakes that are left, before anything is written
-        directory = _run_directory(recipe)
         config = recipe.run
+        directory = RunDirectory.create_for(config.dir, config.name)
         keep_programs(config.compilation_cache)
         with open_view(config.name, config.steps, stream=sys.stdout, kind=config.view) as view:
             job = Job(recipe, parts, directory, view)
@@ -166,14 +172,6 @@ def _take_out(flag: str, arguments: Sequence[str], what: str) -> tuple[str | Non
     name = rest[place + 1]
     del rest[place : place + 2]
     return name, rest
-
-
-def _run_directory(recipe: "Recipe") -> "RunDirectory":
-    from .observe.run_directory import RunDirectory  # noqa: PLC0415
-
-    if recipe.run.dir is None:
-        return RunDirectory.create_default(recipe.run.name)
-    return RunDirectory.create(Path(recipe.run.dir))
 
 
 def _simulate(name_or_file: str, flags: Sequence[str]) -> int:
@@ -305,6 +303,16 @@ def _read_line() -> str | None:
         return None
 
 
+def _audit(run_folder: str) -> int:
+    from ..envs.sandbox.audit import audit_run  # noqa: PLC0415
+
+    try:
+        _say(audit_run(Path(run_folder)))
+    except (OSError, ValueError) as error:
+        return _mistake(str(error))
+    return 0
+
+
 def _recipes() -> int:
     from .recipes import builtin_recipes  # noqa: PLC0415
 
@@ -345,14 +353,14 @@ def _give_up_output() -> None:
 
 def _explain(error: BaseException) -> int:
     """Say in one message what ended the run; raise what is nobody's expected error."""
-    ours = list(_ours(error))
+    ours = list(ours_in(error))
     if not ours:
         return _explain_foreign(error)
     # Those who waited for a stage that died fail too; the one that died is the news.
     cause = min(ours, key=_is_consequence)
     if isinstance(cause, ConfigError):
         return _mistake(str(cause))
-    if cause.__cause__ is not None and not list(_ours(cause.__cause__)):
+    if cause.__cause__ is not None and not list(ours_in(cause.__cause__)):
         _print_place(innermost(cause.__cause__))  # unexpected: where it happened matters
     print(f"headrace: {cause}", file=sys.stderr)
     return 1
@@ -362,7 +370,7 @@ def _explain_foreign(error: BaseException) -> int:
     """Say what ended the run where it is no error of a stage, such as a SystemExit."""
     import trio  # noqa: PLC0415
 
-    news = [leaf for leaf in _leaves(error) if not isinstance(leaf, trio.Cancelled)]
+    news = [leaf for leaf in leaves(error) if not isinstance(leaf, trio.Cancelled)]
     cause = news[0] if news else error
     if isinstance(cause, KeyboardInterrupt):
         raise cause
@@ -375,19 +383,6 @@ def _explain_foreign(error: BaseException) -> int:
 
 def _print_place(error: BaseException) -> None:
     traceback.print_exception(error, limit=-INNERMOST_FRAMES, chain=False)
-
-
-def _ours(error: BaseException) -> Iterator[HeadraceError]:
-    """Return the errors of Headrace in an exception, which may be a group."""
-    return (leaf for leaf in _leaves(error) if isinstance(leaf, HeadraceError))
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
 
 
 def _is_consequence(error: HeadraceError) -> bool:

@@ -6,6 +6,7 @@ exception but a value: see `EpisodeFailure` in `types`.
 """
 
 import math
+from collections.abc import Iterator
 from types import TracebackType
 
 from ..envs.base import EnvironmentBroken
@@ -108,6 +109,20 @@ def innermost(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions in an exception, which may be a group of groups, in order."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def ours_in(error: BaseException) -> Iterator["HeadraceError"]:
+    """Yield the errors of Headrace in an exception, which may be a group."""
+    return (leaf for leaf in leaves(error) if isinstance(leaf, HeadraceError))
 
 
 class PipelineStalled(HeadraceError):

@@ -173,3 +173,21 @@ def test_a_reader_that_has_gone_ends_the_command_quietly():
             check=False,
         )
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_an_audit_needs_a_run_with_a_log(tmp_path, capsys):
+    assert run(["audit"]) == 2
+    assert run(["audit", str(tmp_path)]) == 2
+    assert "there is no" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["train", "simulate", "tune", "chat"])
+def test_a_command_without_a_name_says_what_it_needs(command, capsys):
+    assert run([command]) == 2
+    assert f"{command} needs a" in capsys.readouterr().err
+    assert run([command, "--help"]) == 0
+
+
+def test_a_policy_that_is_nowhere_is_a_users_mistake(capsys):
+    assert run(["train", "calculator", "--policy"]) == 2
+    assert "--policy needs" in capsys.readouterr().err

@@ -17,7 +17,7 @@ import tomli_w
 from ..errors import ConfigError
 from .sinks import JsonlSink, to_json
 
-_FILES_OF_A_RUN = ("config.toml", "summary.json", "metrics.jsonl", "trajectories.jsonl")
+_FILES_OF_A_RUN = ("policy", "config.toml", "summary.json", "metrics.jsonl", "trajectories.jsonl")
 # ValueError: a NUL character; RuntimeError: the home folder of an unknown user.
 _PATH_ERRORS = (OSError, ValueError, RuntimeError)
 
@@ -49,6 +49,15 @@ class RunDirectory:
         if not os.access(path, os.W_OK | os.X_OK):
             raise _unusable(path, PermissionError("no permission to write"))
         return cls(path)
+
+    @classmethod
+    def create_for(cls, path: str | None, name: str) -> "RunDirectory":
+        """Make the directory that is asked for; without a path, a new one named after the run.
+
+        Raises:
+          ConfigError: as `create`.
+        """
+        return cls.create_default(name) if path is None else cls.create(Path(path))
 
     @classmethod
     def create_default(
