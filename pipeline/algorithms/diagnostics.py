@@ -18,7 +18,8 @@ from .surrogates import Gain
 def sampler_agreement(tokens: LossInputs) -> Diagnostics:
     """Measure how far the policy that learns is from the one that sampled.
 
-    Tokens of lag 0 show the engines' mismatch alone, older ones staleness as well.
+    Tokens of lag 0 show the engines' mismatch alone (and caches of older versions, where a
+    publish keeps them), older tokens staleness as well.
 
     Returns:
       `mismatch_abs`: `|log pi - log pi_rollout|`; `mismatch_max`: the largest.
