@@ -21,7 +21,7 @@ from headrace import Completion, SampleRequest
 from headrace.pipeline.algorithms.losses import sft_loss
 from headrace.pipeline.groups.packing import PackItem, pack
 from headrace.pipeline.learner.service import Learner, UpdateRule
-from headrace.pipeline.models.attention import Sight
+from headrace.pipeline.models.attention import Heads, Sight
 from headrace.pipeline.models.model import AttentionShape, Cached, Model
 from headrace.pipeline.models.packed import attend_packed
 from headrace.pipeline.sampler.config import SamplerConfig
@@ -44,7 +44,7 @@ class Layer(nnx.Module):
 
     def __call__(self, x: jax.Array, cache: Any, attend: Any) -> tuple[jax.Array, Any]:
         queries, keys, values = jnp.moveaxis(self.to_heads(self.norm(x)), -3, 0)
-        mixed, cache = attend(cache, queries, keys, values, Sight())
+        mixed, cache = attend(cache, Heads(queries, keys, values), Sight())
         x = x + self.from_heads(mixed)
         return x + self.ffn(jax.nn.gelu(x)), cache
 

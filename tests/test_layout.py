@@ -23,6 +23,9 @@ MAX_PARAMETERS = 8
 MAX_CONFIG_FIELDS = 12
 MAX_RECORD_FIELDS = 16
 
+# Optional packages, each imported by the one module that is about it.
+EXTRAS = {"envs/sandbox/monty.py: pydantic_monty", "envs/adapters/gymnasium.py: gymnasium"}
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -71,7 +74,7 @@ def test_lowest_packages_need_little(package: str, others: set[str]):
         for level, module in imports(path)
         if level == 0 and module.partition(".")[0] not in allowed
     }
-    assert not found
+    assert found <= EXTRAS
 
 
 def test_modules_named_by_the_table_of_stages_exist():
@@ -192,10 +195,11 @@ def _is_broad(handler: ast.ExceptHandler) -> bool:
     ],
 )
 def test_no_module_has(smell: str):
+    own_programs = [ROOT / "pipeline" / "cli.py", *(ROOT / "envs/sandbox/supervisor").iterdir()]
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in MODULES
-        if path.name != "cli.py"
+        if path not in own_programs
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if re.search(smell, line)
     ]

@@ -189,10 +189,10 @@ class _Call:
         except pydantic_monty.MontyCrashedError as error:
             return _result("killed", f"the worker died: {error}", output, room)
         except pydantic_monty.MontySyntaxError as error:
-            return _result("error", "exit 1", output, room, error.display())
+            return _result("error", "exit 1", output, room, trace=error.display())
         except pydantic_monty.MontyRuntimeError as error:
             status, cause = _judge(error, output, room)
-            return _result(status, cause, output, room, error.display())
+            return _result(status, cause, output, room, trace=error.display())
         finally:
             self._worker = None
         return _result("ok", "exit 0", output, room)
@@ -233,6 +233,7 @@ def _result(
     cause: str,
     output: pydantic_monty.CollectStreams,
     room: int,
+    *,
     trace: str = "",
 ) -> Result:
     texts = {"stdout": "", "stderr": ""}

@@ -60,6 +60,8 @@ class RewardsConfig:
 
     def __post_init__(self) -> None:
         check(0 < self.discount <= 1, "algorithm.rewards.discount", self.discount, "in (0, 1]")
+        most_tokens = self.overlong_tokens
+        check(most_tokens >= 0, "algorithm.rewards.overlong_tokens", most_tokens, ">= 0")
         buffer = self.overlong_buffer_tokens
         allowed = 0 <= buffer <= self.overlong_tokens
         most = f"in 0..algorithm.rewards.overlong_tokens ({self.overlong_tokens})"

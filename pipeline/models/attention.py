@@ -11,6 +11,20 @@ from jax.typing import ArrayLike
 MASKED_SCORE = -1e30
 
 
+class Heads(NamedTuple):
+    """What a layer has made of its tokens, rotated already.
+
+    Attributes:
+      queries: [R, T, H, h].
+      keys: [R, T, K, h].
+      values: [R, T, K, h].
+    """
+
+    queries: jax.Array
+    keys: jax.Array
+    values: jax.Array
+
+
 class Sight(NamedTuple):
     """How a layer's queries look at the keys before them.
 

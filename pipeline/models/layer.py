@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .attention import Sight
+from .attention import Heads, Sight
 from .config import ModelConfig
 from .matrices import multiply
 from .moe import mixture
@@ -29,9 +29,8 @@ ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
 }
 
 Cache = TypeVar("Cache")
-# From (cache, queries [R, T, H, h], keys [R, T, K, h], values [R, T, K, h], how the layer looks)
-# to (mixed values [R, T, H, h], cache).
-Attend = Callable[[Cache, jax.Array, jax.Array, jax.Array, Sight], tuple[jax.Array, Cache]]
+# From (cache, heads, how the layer looks) to (mixed values [R, T, H, h], cache).
+Attend = Callable[[Cache, Heads, Sight], tuple[jax.Array, Cache]]
 
 
 def layer(
@@ -55,8 +54,8 @@ def layer(
     """
     normed = model_norm(x, weights["attention_norm"], config, axis=form.axis)
     queries, keys, values = _project(normed, weights, config, form)
-    queries, keys = rotate(queries, place.rotation), rotate(keys, place.rotation)
-    mixed, cache = attend(cache, queries, keys, values, place.sight)
+    heads = Heads(rotate(queries, place.rotation), rotate(keys, place.rotation), values)
+    mixed, cache = attend(cache, heads, place.sight)
     added = _biased(multiply(form.from_heads, mixed, weights["output"]), weights, "output", form)
     x = x + _post_norm(added, weights, "attention", config=config, form=form)
     normed = model_norm(x, weights["ffn_norm"], config, axis=form.axis)

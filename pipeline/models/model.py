@@ -42,7 +42,7 @@ class ForwardCached(Protocol):
     ) -> tuple[jax.Array, list[Any]]:
         """Take tokens i32[R, C] at absolute positions; give hidden [R, C, D] and new caches.
 
-        Each layer calls `attend(cache, queries [R, C, H, h], keys, values [R, C, K, h], sight)`
+        Each layer calls `attend(cache, Heads(queries, keys, values), sight)`
         once: it adds keys and values to the cache and gives the mixed values [R, C, H, h] and
         the new cache. `Sight()` is plain attention to everything before.
         """

@@ -2,7 +2,7 @@
 
 import jax
 
-from .attention import Sight, attention, packed_mask, within_row
+from .attention import Heads, Sight, attention, packed_mask, within_row
 from .layer import Attend
 
 
@@ -16,11 +16,10 @@ def attend_packed(segment_ids: jax.Array) -> Attend[None]:
     """
     mask = packed_mask(segment_ids)
 
-    def attend(
-        cache: None, queries: jax.Array, keys: jax.Array, values: jax.Array, sight: Sight
-    ) -> tuple[jax.Array, None]:
+    def attend(cache: None, heads: Heads, sight: Sight) -> tuple[jax.Array, None]:
+        keys, values = head_major(heads.keys), head_major(heads.values)
         seen = within_row(mask, sight)
-        return attention(queries, head_major(keys), head_major(values), seen, sight=sight), cache
+        return attention(heads.queries, keys, values, seen, sight=sight), cache
 
     return attend
 

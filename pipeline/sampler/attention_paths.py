@@ -105,7 +105,7 @@ def pages_path(kernel: Kernel) -> AttentionPath:
     return AttentionPath(
         open=_pages_themselves,
         append=_append_to_pages,
-        attend=partial(_attend_to_pages, kernel),
+        attend=partial(_attend_to_pages, kernel=kernel),
         close=_pages_as_they_are,
     )
 
@@ -168,7 +168,7 @@ def _append_to_pages(pages: LayerCache, new: LayerCache, spots: Spots) -> LayerC
 
 
 def _attend_to_pages(
-    kernel: Kernel, queries: jax.Array, pages: LayerCache, spots: Spots, sight: Sight
+    queries: jax.Array, pages: LayerCache, spots: Spots, sight: Sight, *, kernel: Kernel
 ) -> jax.Array:
     # A row that isn't active may stand beyond its table, which a kernel must never read.
     lengths = jnp.where(spots.active, spots.positions + 1, 1)

@@ -30,6 +30,8 @@ class DrawLimits:
     token_masks: bool = False
     """whether requests may say which tokens are allowed; each row then has vocabulary / 8 bytes
     more that go to the device"""
+    record_experts: bool = False
+    """for models with a mixture of experts: completions say which experts each token took"""
 
     def __post_init__(self) -> None:
         for name in ("max_logit_bias", "max_top_logprobs"):
@@ -77,8 +79,6 @@ class SamplerConfig:
     weights: StoredWeights = "float32"
     """how the sampler stores its copy of the weights; bfloat16 takes half the memory, int8 a
     quarter, and the learner's metrics mismatch_abs and mismatch_kl say what that changes"""
-    record_experts: bool = False
-    """for models with a mixture of experts: completions say which experts each token took"""
 
     def __post_init__(self) -> None:
         for one in fields(self):

@@ -212,7 +212,7 @@ class Engine:
         for dispatch, decoded in self._unread:
             block = SampledBlock(*jax.device_get(decoded))
             self._generated_tokens += int(np.count_nonzero(block.was_active))
-            if self._config.record_experts:
+            if self._config.draws.record_experts:
                 self._finished += self._record_with_experts(dispatch, block)
             else:
                 self._finished += self._scheduler.record(dispatch, block)

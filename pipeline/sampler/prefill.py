@@ -12,7 +12,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from ..models.attention import Sight, attention, within
+from ..models.attention import Heads, Sight, attention, within
 from ..models.model import Model
 from ..models.parameters import Params
 from .cache import LayerCache, cells, gather, write
@@ -34,19 +34,18 @@ def prefill(
     keys_at, queries_at = jnp.arange(window)[None, None, :], positions[:, :, None]
     mask = keys_at <= queries_at
 
-    def attend(
-        cache: LayerCache, queries: jax.Array, keys: jax.Array, values: jax.Array, sight: Sight
-    ) -> tuple[jax.Array, LayerCache]:
-        new = LayerCache(heads_first(keys), heads_first(values))
+    def attend(cache: LayerCache, heads: Heads, sight: Sight) -> tuple[jax.Array, LayerCache]:
+        new = LayerCache(heads_first(heads.keys), heads_first(heads.values))
         cache = write(cache, new, where)
         seen = gather(cache, chunk.tables)
         keys, values = rows_first(seen.keys), rows_first(seen.values)
         allowed = within(mask, keys_at, queries_at, sight)
-        return attention(queries, keys, values, allowed, sight=sight), cache
+        return attention(heads.queries, keys, values, allowed, sight=sight), cache
 
     caches, experts = state.caches, None
     if model.cached is not None:
-        run = partial(run_cached, model.cached, attend=attend, record=state.experts is not None)
+        record = state.experts is not None
+        run = partial(run_cached, model=model.cached, attend=attend, record=record)
         _, caches, experts = run(params, caches, chunk.tokens, positions)
     tokens = state.tokens.at[where.pages, where.offsets].set(chunk.tokens)
     state = dataclasses.replace(state, caches=caches, tokens=tokens)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..models.attention import Sight
+from ..models.attention import Heads, Sight
 from ..models.head import logits as head_logits
 from ..models.layer import Attend
 from ..models.model import Cached, Forward, Model
@@ -74,26 +74,25 @@ def _from_cache(
 ) -> Step:
     spots = Spots(tables, rows.position, rows.active)
 
-    def attend(
-        seen: LayerCache, queries: jax.Array, keys: jax.Array, values: jax.Array, sight: Sight
-    ) -> tuple[jax.Array, LayerCache]:
-        new = LayerCache(keys[:, 0].swapaxes(0, 1), values[:, 0].swapaxes(0, 1))
+    def attend(seen: LayerCache, heads: Heads, sight: Sight) -> tuple[jax.Array, LayerCache]:
+        queries, keys, values = (part[:, 0] for part in heads)
+        new = LayerCache(keys.swapaxes(0, 1), values.swapaxes(0, 1))
         seen = path.append(seen, new, spots)
-        return path.attend(queries[:, 0], seen, spots, sight)[:, None], seen
+        return path.attend(queries, seen, spots, sight)[:, None], seen
 
-    run = partial(run_cached, model, attend=attend, record=record)
+    run = partial(run_cached, model=model, attend=attend, record=record)
     hidden, views, experts = run(params, views, rows.token[:, None], rows.position[:, None])
     taken = None if experts is None else experts[:, 0]
     return model.logits(params, hidden[:, 0]), views, taken
 
 
 def run_cached(
-    model: Cached,
     params: Params,
     caches: list[LayerCache],
     tokens: jax.Array,
     positions: jax.Array,
     *,
+    model: Cached,
     attend: Attend[LayerCache],
     record: bool,
 ) -> tuple[jax.Array, list[LayerCache], jax.Array | None]:

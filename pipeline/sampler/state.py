@@ -44,14 +44,14 @@ def initial_state(config: SamplerConfig, model: Model, *, shards: int = 1) -> Sa
     if model.cached is not None:
         caches = allocate(model.cached.shape, pages=pages, page_tokens=size, dtype=dtype)
     tokens = jnp.zeros((pages, size), jnp.int32)
-    experts = _no_experts(tokens.shape, model) if config.record_experts else None
+    experts = _no_experts(tokens.shape, model) if config.draws.record_experts else None
     return SamplerState(caches=caches, tokens=tokens, rows=rows, experts=experts)
 
 
 def _no_experts(pages: tuple[int, ...], model: Model) -> jax.Array:
     routed = None if model.cached is None else model.cached.routed
     why = "false for a model without a mixture of experts"
-    check(routed is not None, "sampler.record_experts", True, why)
+    check(routed is not None, "sampler.draws.record_experts", True, why)
     assert routed is not None
     return jnp.full((*pages, routed.num_layers, routed.per_token), NOT_RECORDED, jnp.int16)
 

@@ -148,7 +148,8 @@ MASK = np.broadcast_to(np.tri(7, dtype=np.bool_), (2, 7, 7))
 def logits(params: Any, model: ModelConfig) -> jax.Array:
     """Two texts through the sampler's decoder, without a cache: [14, V]."""
 
-    def attend(cache: None, queries: Any, keys: Any, values: Any, sight: Any) -> Any:
+    def attend(cache: None, heads: Any, sight: Any) -> Any:
+        queries, keys, values = heads
         return attention(queries, head_major(keys), head_major(values), MASK), cache
 
     positions = jnp.broadcast_to(jnp.arange(7), TOKENS.shape)

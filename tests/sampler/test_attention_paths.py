@@ -312,7 +312,7 @@ def test_the_platform_decides_where_the_setting_leaves_it_open(
     if kernel is None:
         assert path is WINDOWS
     else:
-        assert path.attend.args == (kernel,)  # type: ignore[attr-defined]
+        assert path.attend.keywords == {"kernel": kernel}  # type: ignore[attr-defined]
 
 
 def test_auto_takes_windows_where_the_kernel_does_not_fit() -> None:

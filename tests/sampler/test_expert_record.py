@@ -16,6 +16,7 @@ from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.models.moe import NOT_RECORDED
 from headrace.pipeline.models.parameters import Weight, declare, unstack
 from headrace.pipeline.models.traits import ExpertTraits, Traits
+from headrace.pipeline.sampler.config import DrawLimits
 from headrace.pipeline.sampler.engine import Engine
 from headrace.pipeline.sampler.programs import Programs, compile_programs
 from headrace.pipeline.sampler.state import initial_state
@@ -25,7 +26,7 @@ from tests.sampler.helpers import CONFIG, MODEL, VOCAB, make_request
 
 MIXTURE = ModelConfig(2, 16, 4, 2, 4, 8, traits=Traits(experts=ExpertTraits(count=5, per_token=2)))
 # Pages for two of the five rows at full length: some requests are parked and come back.
-RECORDING = replace(CONFIG, record_experts=True)
+RECORDING = replace(CONFIG, draws=DrawLimits(record_experts=True))
 
 
 @cache
