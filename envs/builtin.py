@@ -8,12 +8,13 @@ import difflib
 import importlib
 from dataclasses import dataclass, field, replace
 
-from . import calculator, calculator_chat, guess_number
+from . import calculator, calculator_chat, code_tasks, guess_number
 from .latency import LatencyConfig, with_latency
 from .spec import EnvSpec
 
 BUILTIN = {
     "calculator": replace(calculator.SPEC, for_chat=calculator_chat.SPEC),
+    "code": code_tasks.SPEC,
     "guess_number": guess_number.SPEC,
 }
 

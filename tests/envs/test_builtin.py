@@ -30,7 +30,7 @@ def test_builtin_names_and_paths(user_module: str) -> None:
 def test_a_wrong_name_says_what_to_use(user_module: str) -> None:
     messages = {
         "calculater": "did you mean 'calculator'",
-        "zzz": "use calculator, guess_number, or package.module:attribute",
+        "zzz": "use calculator, code, guess_number, or package.module:attribute",
         ":spec": "unknown env.name",
         ".relative:spec": "unknown env.name '.relative:spec'",
         "no_such_package.module:spec": "can't be imported: ModuleNotFoundError: No module named",
