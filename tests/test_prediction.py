@@ -1,5 +1,6 @@
 """What a run says of itself at its start."""
 
+import pytest
 import trio
 
 from headrace.pipeline.groups.schedule import Schedule
@@ -22,6 +23,7 @@ def test_the_recipes_are_small_enough_for_a_prediction_and_a_large_run_is_not():
     assert not is_quick(Schedule(batch_groups=512), RolloutConfig(max_turns=50))
 
 
+@pytest.mark.slow
 def test_a_prediction_is_one_line_and_a_failed_one_is_no_error(tmp_path):
     small = tmp_path / "small.toml"
     small.write_text("[rollout]\ngroup_size = 2\n[schedule]\nbatch_groups = 2\n", encoding="utf-8")

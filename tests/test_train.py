@@ -44,6 +44,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_a_small_run_leaves_whole_files_and_a_full_summary(tmp_path):
     directory = tmp_path / "run"
     process = start("calculator", "--run.dir", str(directory), *TINY)

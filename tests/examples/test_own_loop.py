@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"
 
 
+@pytest.mark.slow
 def test_the_share_of_wrong_answers_falls():
     run = subprocess.run(
         [sys.executable, str(EXAMPLE)],

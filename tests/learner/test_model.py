@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from headrace.pipeline.algorithms.losses import AlgorithmConfig, policy_loss
 from headrace.pipeline.learner import Anchors, batch_logprobs, init_state, train_step
@@ -20,6 +21,7 @@ CONFIG = ModelConfig(
 FORWARD = partial(forward, config=CONFIG)
 
 
+@pytest.mark.slow
 def test_law_10_packed_logprobs_are_those_of_each_sequence_alone():
     params = init(CONFIG, VOCAB, jax.random.key(0))
     score = quick_jit(partial(batch_logprobs, forward=FORWARD, temperature=0.6))

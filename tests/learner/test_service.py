@@ -77,6 +77,7 @@ def by_hand(rule, batches):
     return state, metrics
 
 
+@pytest.mark.slow
 def test_updates_are_epochs_of_the_pure_step_against_fixed_anchors():
     rule = make_rule(epochs=2, keep_reference=True)
     batches = [toy_batch(), toy_batch(toy_items(seed=1))]
@@ -144,6 +145,7 @@ def test_a_moving_reference_follows_the_policy_and_a_fixed_one_stays():
     assert max(moving) < 1e-6  # nearly the policy itself after each update
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_after_compile():
     async def update(learner):
         await learner.compile()

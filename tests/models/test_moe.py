@@ -153,6 +153,7 @@ def objective(params: Any, experts: Any = None, tokens: Any = ROWS) -> jax.Array
 gradient = jax.jit(jax.value_and_grad(objective))
 
 
+@pytest.mark.slow
 def test_a_replayed_choice_decides_the_experts_whatever_the_router_would_choose() -> None:
     params = make_params()
     recorded = some_experts(3, 2, 6, CONFIG.num_layers)
@@ -180,6 +181,7 @@ def test_replaying_the_routers_own_choice_changes_no_bit_and_nothing_recorded_is
     jax.tree.map(np.testing.assert_array_equal, got, expected)
 
 
+@pytest.mark.slow
 def test_law_11_padding_changes_no_gradient() -> None:
     params = make_params()
     other = np.where(SEGMENTS == 0, 5, ROWS)

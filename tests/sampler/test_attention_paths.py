@@ -430,6 +430,7 @@ def place(operands: tuple[Any, ...], compiled: Any) -> Any:
     return jax.device_put(operands, shardings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fsdp", "tensor"), [(1, 1), (2, 2)])
 def test_the_decode_program_with_the_kernel_lowers_for_tpus(fsdp: int, tensor: int) -> None:
     mesh = mesh_of(fsdp, tensor)

@@ -416,6 +416,7 @@ LONG_CONFIG = SamplerConfig(
 )
 
 
+@pytest.mark.slow
 def test_law_7_a_longer_neighbour_chooses_the_window_but_changes_no_bit() -> None:
     """Neither if it has another version and is cut off by the window of a dispatch."""
     assert LONG_CONFIG.windows == (128, 256)

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 from tests.models.families.parity import assert_packed_rows_match, make_pair
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 CAPS = st.none() | st.sampled_from([1.5, 20.0])
