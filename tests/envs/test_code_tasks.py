@@ -8,9 +8,10 @@ import trio
 
 from headrace.envs import EnvironmentBroken, Message, StepResult, Task, check_env
 from headrace.envs.code_tasks import _FAMILIES, SPEC, CodeEnv, demonstrate, tasks
-from headrace.envs.sandbox import SandboxConfig, SandboxUnavailable, bwrap
+from headrace.envs.sandbox import Limits, SandboxConfig, SandboxUnavailable, bwrap
 from tests.envs.sandbox.harness import require
 
+QUICK = SandboxConfig(limits=Limits(wall_seconds=1.0))
 TASK = Task("linear-3-40", {"family": "linear", "k": 3, "m": 40})
 RIGHT = "def f(x):\n    return 3 * x + 40\n"
 TRICKS = [
@@ -38,7 +39,7 @@ def play(episodes: Sequence[tuple[Task, Sequence[str]]]) -> list[list[StepResult
     async def main() -> list[list[StepResult]]:
         results = []
         for task, turns in episodes:
-            async with CodeEnv() as env:
+            async with CodeEnv(QUICK) as env:
                 await env.reset(task, 0)
                 results.append([await env.step(Message("assistant", turn)) for turn in turns])
         return results
@@ -68,7 +69,7 @@ def test_a_mistake_is_told_and_may_be_mended_once() -> None:
 
 
 def test_no_trick_wins() -> None:
-    results = play([(TASK, [trick, trick]) for trick in TRICKS])
+    results = play([(TASK, ["", trick]) for trick in TRICKS])
     assert [ends[-1].reward for ends in results] == [0.0] * len(TRICKS)
     assert all(ends[-1].info["passed"] < 1 for ends in results)
 

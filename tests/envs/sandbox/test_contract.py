@@ -1,5 +1,6 @@
 """What every backend does alike: the contract of `Sandbox`, one suite for all."""
 
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -283,3 +284,15 @@ def test_what_is_guaranteed_is_said() -> None:
         require(name)
         held[name] = trio.run(main, name)
     assert held == {"bwrap": True, "rlimit": False, "remote": True, "monty": True}
+
+
+@pytest.mark.slow
+def test_the_server_that_users_start_serves() -> None:
+    require("bwrap")
+    command = (sys.executable, "-m", "headrace.envs.sandbox.serve", "--warm", "1")
+
+    async def main() -> None:
+        async with open_sandbox(SandboxConfig(backend="remote", command=command)) as box:
+            assert (await box.exec("print(6 * 7)")).stdout == b"42\n"
+
+    trio.run(main)
