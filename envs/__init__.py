@@ -21,6 +21,8 @@ from .latency import with_latency as with_latency
 from .messages import CallStatus as CallStatus
 from .messages import Message as Message
 from .messages import ToolCall as ToolCall
+from .process_pool import ProcessStatistics as ProcessStatistics
+from .processes import in_processes as in_processes
 from .spec import EnvSpec as EnvSpec
 from .threads import SyncEnv as SyncEnv
 from .threads import in_threads as in_threads
@@ -31,5 +33,6 @@ from .tools import answer_call as answer_call
 from .tools import describe_problem as describe_problem
 from .tools import tool as tool
 from .tools import tool_threads as tool_threads
+from .worker_process import WorkerProcessError as WorkerProcessError
 from .worker_threads import ThreadStatistics as ThreadStatistics
 from .worker_threads import TooManyHungThreads as TooManyHungThreads

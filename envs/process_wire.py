@@ -1,0 +1,83 @@
+"""What a run and its worker processes say to each other: frames of pickles over a socket.
+
+Invariant: what a worker answers makes nothing in the run but records of this package and plain
+values. A frame is the size of its body, 8 bytes, and the body.
+"""
+
+import io
+import pickle
+import struct
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .base import StepResult, Task
+from .messages import Message, ToolCall
+
+HEADER = struct.Struct("!Q")
+
+Call = Literal["start", "open", "reset", "step", "close"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call for the worker to make."""
+
+    call: Call
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a call ended.
+
+    Attributes:
+      kind: "error" for any exception, "broken" for an `EnvironmentBroken`.
+      value: what the call returned, or the exception in words.
+      details: the exception's traceback.
+      reusable: of a close: the episode left no thread and no child behind.
+    """
+
+    kind: Literal["ok", "error", "broken"]
+    value: Any = None
+    details: str = ""
+    reusable: bool = True
+
+
+_RECORDS = {
+    (record.__module__, record.__qualname__): record
+    for record in (Answer, Message, StepResult, Task, ToolCall)
+}
+
+
+def frame(message: Request | Answer) -> bytes:
+    """Return a message as it is sent. Raises what pickle raises."""
+    body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return HEADER.pack(len(body)) + body
+
+
+def read_answer(body: bytes) -> Answer:
+    """Return the answer in a frame's body.
+
+    Raises:
+      pickle.UnpicklingError: if it holds anything but records and plain values, or is broken.
+    """
+    try:
+        answer = _Records(io.BytesIO(body)).load()
+    except (EOFError, AttributeError, IndexError, TypeError, ValueError) as error:
+        raise pickle.UnpicklingError(f"a broken answer: {error}") from error
+    if not isinstance(answer, Answer):
+        raise pickle.UnpicklingError(f"a {type(answer).__name__} and not an answer")
+    return answer
+
+
+class _Records(pickle.Unpickler):
+    """Pickles may call anything; these may only make records."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        record = _RECORDS.get((module_name, global_name))
+        if record is None:
+            raise pickle.UnpicklingError(
+                f"it holds a {module_name}.{global_name}; return Message, StepResult and plain "
+                "values only (numbers, text, lists, tuples, dicts)"
+            )
+        return record
