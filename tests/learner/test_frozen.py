@@ -23,6 +23,8 @@ from headrace.pipeline.models.lora import LoraConfig, init_lora, merge
 from headrace.pipeline.models.parameters import init
 from tests.learner.toy import VOCAB, quick_jit, toy_batch, toy_items
 
+pytestmark = pytest.mark.slow
+
 # Deep enough to be scanned; no two sizes of it or of the batch are alike, so shapes tell arrays.
 MODEL = ModelConfig(
     num_layers=5, width=16, num_heads=6, num_kv_heads=2, head_width=4, ffn_width=26

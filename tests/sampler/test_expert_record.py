@@ -24,6 +24,8 @@ from headrace.pipeline.types import Completion, Int16s, SampleRequest
 from headrace.sharding.mesh import FSDP, TENSOR, make_mesh
 from tests.sampler.helpers import CONFIG, MODEL, VOCAB, make_request
 
+pytestmark = pytest.mark.slow
+
 MIXTURE = ModelConfig(2, 16, 4, 2, 4, 8, traits=Traits(experts=ExpertTraits(count=5, per_token=2)))
 # Pages for two of the five rows at full length: some requests are parked and come back.
 RECORDING = replace(CONFIG, draws=DrawLimits(record_experts=True))

@@ -17,6 +17,8 @@ from headrace.envs.sandbox.supervisor import cgroups, leftovers
 from headrace.envs.sandbox.supervisor.runner import descendants
 from tests.envs.sandbox.harness import require
 
+pytestmark = pytest.mark.slow
+
 _DAEMON = """
 import os, time
 if os.fork() == 0:
