@@ -136,7 +136,8 @@ def test_a_warm_process_that_dies_is_replaced_and_each_writes_lines(capfd) -> No
     async def main() -> None:
         pid, _ = await episode(make, {"step": "write"})
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: not lives(pid))
+        await until(lambda: make.statistics().idle == 0)
+        assert not lives(pid)
         assert (await episode(make, {"step": "write"}))[1] == 1
 
     run_long(main)
