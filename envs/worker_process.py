@@ -135,15 +135,18 @@ class WorkerProcess:
             return
         self.is_dead = True
         with suppress(ProcessLookupError, PermissionError):  # nobody is left in the group
-            os.killpg(self.pid, signal.SIGKILL)  # not reaped yet, so no other has this number
+            # Reaped in this very moment if at all, so no other has this number.
+            os.killpg(self.pid, signal.SIGKILL)
         self._life.cancel()
 
     async def keep(self) -> None:
-        """Pass on what it writes until it is killed or the run ends; then leave nothing of it."""
+        """Pass on what it writes until it or the run ends; then leave nothing of it."""
         try:
             with self._life:
-                await self._pass_on_output()
-                await trio.sleep_forever()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._pass_on_output)
+                    await self._process.wait()
+                    nursery.cancel_scope.cancel()
         finally:
             self.kill()
             with trio.CancelScope(shield=True):
