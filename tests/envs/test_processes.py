@@ -205,20 +205,27 @@ def test_each_fault_is_the_error_of_one_episode_and_the_next_has_a_fresh_process
 
 
 def test_exceptions_of_every_call_say_which_and_carry_the_traceback() -> None:
-    make = in_processes(Faulty, processes=1)
+    make = in_processes(Faulty, processes=2)
     opening = in_processes(partial(Faulty, "fail"), processes=1, name="Opening")
 
-    async def main() -> None:
-        for call in ("reset", "close"):
-            with pytest.raises(
-                WorkerProcessError, match=rf"Faulty\.{call} raised KeyErr"
-            ) as error:
-                await episode(make, {call: "fail"})
-            assert 'raise KeyError("lost")' in error.value.__notes__[0]
+    async def fails_in(call: str) -> None:
+        with pytest.raises(WorkerProcessError, match=rf"Faulty\.{call} raised KeyErr") as error:
+            await episode(make, {call: "fail"})
+        assert 'raise KeyError("lost")' in error.value.__notes__[0]
+
+    async def fails_to_open() -> None:
         with pytest.raises(WorkerProcessError, match=r"Opening\.open raised KeyError: 'lost'"):
             await episode(opening)
+
+    async def is_broken() -> None:
         with pytest.raises(EnvironmentBroken, match="no licence"):
             await episode(make, {"step": "fail_for_all"})
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for check in (partial(fails_in, "reset"), fails_to_open, is_broken):
+                nursery.start_soon(check)
+            await fails_in("close")
         assert make.statistics().idle == opening.statistics().idle == 0
 
     run_long(main)
