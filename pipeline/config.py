@@ -16,7 +16,7 @@ from .learner.optimizer import LearnerConfig
 from .models.config import ModelConfig
 from .models.lora import LoraConfig
 from .offline.sft import SftConfig
-from .policy_config import PolicyConfig
+from .policy.config import PolicyConfig
 from .prompts import PromptsConfig
 from .rollout.config import RolloutConfig
 from .sampler.config import SamplerConfig

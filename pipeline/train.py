@@ -15,6 +15,8 @@ from typing import Any
 
 import trio
 
+from ..envs.sandbox.audit import FILE_NAME as AUDIT_FILE
+from ..envs.sandbox.audit import AuditLog, audit_to
 from .assemble import (
     Parts,
     conversations,
@@ -92,6 +94,8 @@ class Job:
             CompilationCounter() as compilations,
             closing(directory.open_metrics()) as metrics,
             closing(directory.open_trajectories()) as trajectories,
+            AuditLog(directory.path / AUDIT_FILE, self._recipe.run.name) as calls,
+            audit_to(calls),
         ):
             journal = Journal(self._view, metrics, trajectories, read_totals=self._read_totals)
 
@@ -217,18 +221,20 @@ class Job:
         parts = self._parts = without_weights(parts)
         learner: Learner = await device.run(partial(make_learner, recipe, parts, start))
         self._learner_busy_seconds = partial(getattr, learner, "busy_seconds")
-        imitator: Learner = await device.run(partial(make_sft_learner, recipe, parts, start))
+        imitator: Learner | None = None
+        if recipe.warm_start.steps > 0:
+            imitator = await device.run(partial(make_sft_learner, recipe, parts, start))
         self._view.phase("compiling")
         with self._preparing("compile", "the programs of sampler and learner"):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(learner.compile)
                 nursery.start_soon(trio.to_thread.run_sync, parts.sampler.compile)
-                if recipe.warm_start.steps > 0:
+                if imitator is not None:
                     nursery.start_soon(imitator.compile)
             await trio.lowlevel.checkpoint_if_cancelled()  # a compiler can't be interrupted
             convert: Convert = await device.run(partial(make_convert, recipe, parts, start))
             finish: Finish = await device.run(partial(make_final, recipe, parts, start))
-        if recipe.warm_start.steps > 0:
+        if imitator is not None:
             with self._preparing("warm_start", "imitating scripts"):
                 await self._warm_start(imitator)
                 await learner.adopt(imitator.params)

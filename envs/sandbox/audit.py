@@ -55,19 +55,17 @@ class AuditReport:
 
 
 class AuditLog:
-    """An open log. It goes on where an earlier one of the same file ended."""
+    """A log, opened by its first record. It goes on where an earlier one of the file ended."""
 
     def __init__(self, path: Path, run: str) -> None:
         """Args:
-        path: of the file; made if it isn't there.
+        path: of the file; made with the first record.
         run: the run's name, in each record.
-
-        Raises:
-          AuditError: if the file's last record isn't one.
         """
         self.run = safe_name(run)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._sequence, self._head = _resume(self._fd)
+        self._path = path
+        self._fd: int | None = None
+        self._sequence, self._head = 0, _START
 
     def __enter__(self) -> Self:
         return self
@@ -84,17 +82,27 @@ class AuditLog:
         """Append a record.
 
         Raises:
+          AuditError: if the file's last record isn't one.
           OSError: if it can't be written.
         """
+        fd = self._open()
         record = {"sequence": self._sequence, "run": self.run, **fields, "previous": self._head}
         self._head = _hash(record)
         line = json.dumps({**record, "hash": self._head}, separators=(",", ":")) + "\n"
-        os.write(self._fd, line.encode())
+        os.write(fd, line.encode())
         self._sequence += 1
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._fd)
+        if self._fd is not None:
+            os.close(self._fd)
+
+    def _open(self) -> int:
+        if self._fd is None:
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._fd = os.open(self._path, flags, 0o600)
+            self._sequence, self._head = _resume(self._fd)
+        return self._fd
 
 
 def verify_log(path: Path) -> AuditReport:

@@ -4,13 +4,13 @@ Token in, token out, as in training: the ids of the conversation only grow, and 
 said is never encoded again.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...envs.messages import Message, ToolCall
-from ...envs.tools import Tool
+from ...envs.tools import Tool, answer_call
 from ..errors import check
 from ..models.config import StoredWeights
 from ..text.renderer import Renderer
@@ -58,15 +58,11 @@ class ChatConfig:
 
 @dataclass(frozen=True)
 class Speaker:
-    """What speaks.
-
-    Attributes:
-      tools: by name.
-    """
+    """What speaks, and the tools that it may call."""
 
     renderer: Renderer
     sample: Callable[[SampleRequest], Awaitable[Completion]]
-    tools: Mapping[str, Tool]
+    tools: Sequence[Tool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,13 +139,8 @@ class Conversation:
         return Spoken(renderer.parse(ids), completion)
 
     async def _call(self, call: ToolCall) -> Message:
-        tool = self.speaker.tools.get(call.name)
-        if tool is None:
-            known = ", ".join(self.speaker.tools) or "none"
-            content = f"there is no tool {call.name!r}; the tools are: {known}"
-        else:
-            content = (await tool(call)).content
-        return Message("tool", content, name=call.name, tool_call_id=call.id)
+        result = await answer_call(call, self.speaker.tools)
+        return Message("tool", result.content, name=call.name, tool_call_id=call.id)
 
 
 def _why_cut(finish: FinishReason, config: ChatConfig) -> str:

@@ -5,18 +5,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import jax
 import trio
 
 from ...envs.builtin import load_env
 from ...envs.tools import Tool
 from ..errors import ConfigError
 from ..models.model import decoder_model
+from ..models.parameters import Params
 from ..policy import Policy, load_policy
 from ..policy.renderer import make_renderer
 from ..policy.save import POLICY_FOLDER
 from ..sampler.config import SamplerConfig
 from ..sampler.service import NativeSampler
+from ..weight_sync import compile_convert, publish
 from .conversation import ChatConfig, Speaker
 from .terminal import converse
 
@@ -53,8 +54,8 @@ def load_for_chat(model_or_run: str) -> Policy:
     return load_policy(run / POLICY_FOLDER if (run / POLICY_FOLDER).is_dir() else model_or_run)
 
 
-def load_tools(names: tuple[str, ...]) -> dict[str, Tool]:
-    """Gather the tools of some environments, by name.
+def load_tools(names: tuple[str, ...]) -> list[Tool]:
+    """Gather the tools of some environments.
 
     Raises:
       ConfigError: for an unknown environment.
@@ -63,7 +64,7 @@ def load_tools(names: tuple[str, ...]) -> dict[str, Tool]:
         specs = [load_env(name) for name in names]
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return {tool.name: tool for spec in specs for tool in spec.tools}
+    return [tool for spec in specs for tool in spec.tools]
 
 
 async def chat(policy: Policy, config: ChatConfig, terminal: Terminal) -> None:
@@ -73,7 +74,7 @@ async def chat(policy: Policy, config: ChatConfig, terminal: Terminal) -> None:
       ConfigError: where the policy has no text side, or one that can't be used.
     """
     tools = load_tools(config.tools)
-    renderer = make_renderer(policy, tools.values(), config.template)
+    renderer = make_renderer(policy, tools, config.template)
     model = decoder_model(policy.config, policy.vocab_size)
     sizes = SamplerConfig(
         rows=1,
@@ -85,14 +86,17 @@ async def chat(policy: Policy, config: ChatConfig, terminal: Terminal) -> None:
         weights=config.weights,
     )
     sampler = NativeSampler(sizes, model, decode_text=renderer.text)
+
+    def policy_params() -> Params:
+        return policy.params
+
     terminal.write("(compiling)")
     async with trio.open_nursery() as nursery:
         await nursery.start(sampler.serve)
         await trio.to_thread.run_sync(sampler.compile)
-        convert = jax.jit(model.sampler_params, static_argnums=1)
-        stored = partial(convert, policy.params, config.weights)
-        params = await sampler.device.run(stored)
-        await sampler.publish(params, 0)
+        device, to_stored = sampler.device, partial(model.sampler_params, weights=config.weights)
+        convert = await device.run(partial(compile_convert, to_stored, policy.params))
+        await publish(policy_params, sampler, 0, convert=convert, device=device)
         terminal.write("(ready: say something, or /help)")
         speaker = Speaker(renderer, sampler.sample, tools)
         await converse(speaker, config, read=terminal.read, write=terminal.write)

@@ -47,7 +47,7 @@ async def converse(
             case "/logprobs":
                 config = replace(config, logprobs=not config.logprobs)
             case "/tools":
-                write(_describe_tools(speaker.tools.values()))
+                write(_describe_tools(speaker.tools))
             case text if text.startswith("/"):
                 write(HELP)
             case text:

@@ -17,7 +17,14 @@ import tomli_w
 from ..errors import ConfigError
 from .sinks import JsonlSink, to_json
 
-_FILES_OF_A_RUN = ("policy", "config.toml", "summary.json", "metrics.jsonl", "trajectories.jsonl")
+_FILES_OF_A_RUN = (
+    "policy",
+    "sandbox.jsonl",
+    "config.toml",
+    "summary.json",
+    "metrics.jsonl",
+    "trajectories.jsonl",
+)
 # ValueError: a NUL character; RuntimeError: the home folder of an unknown user.
 _PATH_ERRORS = (OSError, ValueError, RuntimeError)
 

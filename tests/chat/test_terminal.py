@@ -13,7 +13,7 @@ from headrace.pipeline.text.renderer import CharacterRenderer, TextConfig
 from headrace.pipeline.types import Completion, FinishReason
 
 RENDERER = CharacterRenderer(TextConfig())
-TOOLS = {tool.name: tool for tool in load_env("calculator").tools}
+TOOLS = load_env("calculator").tools
 
 
 class Scripted:
@@ -86,7 +86,7 @@ def test_tokens_and_logprobs_are_shown_on_demand():
 
 def test_an_unknown_tool_is_answered_and_calls_have_an_end():
     shown = talk(Scripted(*["abacus(1)"] * 20), "x")
-    assert shown[1] == "abacus answers: there is no tool 'abacus'; the tools are: calculator"
+    assert shown[1] == "abacus answers: there is no tool 'abacus'; use calculator"
     assert len(shown) < 20
 
 
@@ -104,7 +104,7 @@ def test_the_system_message_comes_first():
 
 def test_a_conversation_can_be_held_without_a_terminal():
     async def run():
-        conversation = Conversation(Speaker(RENDERER, Scripted("hello"), {}), ChatConfig())
+        conversation = Conversation(Speaker(RENDERER, Scripted("hello"), ()), ChatConfig())
         return await conversation.say("hi")
 
     (spoken,) = trio.run(run)

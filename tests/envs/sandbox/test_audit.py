@@ -100,3 +100,8 @@ def test_every_call_of_a_run_is_recorded_without_its_content(path: Path) -> None
     assert records[1]["limits"]["wall_seconds"] == 0.2
     assert "s3cr3t" not in path.read_text()
     assert verify_log(path).records == 4
+
+
+def test_a_log_without_a_record_leaves_no_file(path: Path) -> None:
+    write(path, 0)
+    assert not path.exists()

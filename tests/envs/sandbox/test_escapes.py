@@ -95,9 +95,9 @@ for pid in (name for name in os.listdir('/proc') if name.isdigit()):
     "other_processes": _check(
         "found += [name for name in os.listdir('/proc') if name.isdigit() and int(name) > 9]"
     ),
-    "password_files_and_homes": _check("""
-for path in ('/etc/passwd', '/etc/shadow', '/home', '/root/.ssh', '/var', '/run', '/mnt', '/opt',
-             '/boot', '/srv', '/root/.bashrc', '/etc/hostname', '/etc/resolv.conf'):
+    "password_files_and_homes": _check(f"""
+for path in ('/etc/passwd', '/etc/shadow', '/home', {str(Path.home() / ".ssh")!r}, '/var', '/run',
+             '/mnt', '/opt', '/boot', '/srv', '/etc/hostname', '/etc/resolv.conf'):
     refused(path, lambda: os.stat(path))
 """),
     "inherited_descriptors": _check("""

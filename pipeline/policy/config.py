@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from .errors import check
-from .text.template_config import TemplateConfig
+from ..errors import check
+from ..text.template_config import TemplateConfig
 
 
 @dataclass(frozen=True)
