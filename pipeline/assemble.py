@@ -36,6 +36,7 @@ from .policy import Policy, load_policy
 from .policy.renderer import make_renderer
 from .prompts import TaskStream, check_tasks, load_tasks
 from .rollout.episode import Rollout
+from .sampler.layout import check_windows
 from .sampler.service import NativeSampler
 from .text.renderer import CharacterRenderer, Renderer
 from .types import TrainBatch, TrajectoryGroup
@@ -96,6 +97,7 @@ def assemble(recipe: Recipe) -> Parts:
     _check_scripts(recipe, spec, train_tasks, renderer)
     decoder = _decoder(recipe, renderer, pretrained)
     model = adapted_model(decoder, recipe.lora) if recipe.lora.on else decoder
+    check_windows(recipe.sampler, model)
     sampler = NativeSampler(
         recipe.sampler,
         model,

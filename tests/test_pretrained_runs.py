@@ -41,8 +41,8 @@ HUB = {
 SMALL = [
     "--run.steps", "1", "--run.no-predict", "--schedule.batch-groups", "2",
     "--rollout.group-size", "2", "--rollout.max-episodes", "4", "--rollout.max-turns", "2",
-    "--rollout.max-tokens", "512", "--rollout.max-turn-tokens", "8", "--sampler.rows", "4",
-    "--sampler.context-tokens", "512", "--learner.row-tokens", "512", "--evaluate.tasks", "2",
+    "--rollout.max-tokens", "768", "--rollout.max-turn-tokens", "8", "--sampler.rows", "16",
+    "--sampler.context-tokens", "768", "--learner.row-tokens", "768", "--evaluate.tasks", "2",
     "--lora.rank", "2",
 ]  # fmt: skip
 
@@ -121,6 +121,13 @@ def test_scripts_that_are_too_long_are_found_before_anything_is_compiled(folder:
     )
     with pytest.raises(ConfigError, match=r"learner.row_tokens must be >= \d+"):
         assemble(short)
+
+
+def test_sizes_that_the_sampler_refuses_are_found_as_early(folder: Path) -> None:
+    recipe = recipe_for(folder)
+    few = replace(recipe, sampler=replace(recipe.sampler, rows=2))
+    with pytest.raises(ConfigError, match=r"sampler.rows must be >= 16"):
+        assemble(few)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A chat with a policy of this machine: loads it, compiles a sampler of one row, and talks."""
+"""A chat with a policy of this machine: loads it, compiles a sampler, and talks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +10,13 @@ import trio
 from ...envs.builtin import load_env
 from ...envs.tools import Tool
 from ..errors import ConfigError
-from ..models.model import decoder_model
+from ..models.model import Model, decoder_model
 from ..models.parameters import Params
 from ..policy import Policy, load_policy
 from ..policy.renderer import make_renderer
 from ..policy.save import POLICY_FOLDER
 from ..sampler.config import SamplerConfig
+from ..sampler.layout import fewest_rows
 from ..sampler.service import NativeSampler
 from ..weight_sync import compile_convert, publish
 from .conversation import ChatConfig, Speaker
@@ -23,6 +24,8 @@ from .terminal import converse
 
 PREFILL_TOKENS = 64
 DECODE_TOKENS = 8
+PAGE_TOKENS = 16
+LANES = 1
 USUAL_STOP_IDS = 8
 
 
@@ -67,6 +70,22 @@ def load_tools(names: tuple[str, ...]) -> list[Tool]:
     return [tool for spec in specs for tool in spec.tools]
 
 
+def sampler_sizes(config: ChatConfig, model: Model, *, stop_ids: int) -> SamplerConfig:
+    """Choose a sampler for one conversation: one row talks, the others are there for its bits."""
+    rows = fewest_rows(model)
+    return SamplerConfig(
+        rows=rows,
+        pages=rows + 2 * -(-config.context_tokens // PAGE_TOKENS),
+        context_tokens=config.context_tokens,
+        decode_tokens=DECODE_TOKENS,
+        page_tokens=PAGE_TOKENS,
+        prefill_lanes=LANES,
+        prefill_tokens=PREFILL_TOKENS,
+        max_stop_ids=max(USUAL_STOP_IDS, stop_ids),
+        weights=config.weights,
+    )
+
+
 async def chat(policy: Policy, config: ChatConfig, terminal: Terminal) -> None:
     """Talk to a policy until the user has had enough.
 
@@ -76,15 +95,7 @@ async def chat(policy: Policy, config: ChatConfig, terminal: Terminal) -> None:
     tools = load_tools(config.tools)
     renderer = make_renderer(policy, tools, config.template)
     model = decoder_model(policy.config, policy.vocab_size)
-    sizes = SamplerConfig(
-        rows=1,
-        context_tokens=config.context_tokens,
-        decode_tokens=DECODE_TOKENS,
-        prefill_lanes=1,
-        prefill_tokens=PREFILL_TOKENS,
-        max_stop_ids=max(USUAL_STOP_IDS, len(renderer.stop_ids)),
-        weights=config.weights,
-    )
+    sizes = sampler_sizes(config, model, stop_ids=len(renderer.stop_ids))
     sampler = NativeSampler(sizes, model, decode_text=renderer.text)
 
     def policy_params() -> Params:

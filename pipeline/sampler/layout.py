@@ -18,7 +18,7 @@ from ...sharding.partition import tree_shardings, tree_specs
 from ...sharding.rules import SAMPLER_RULES, Rules
 from ..errors import check
 from ..models.model import Model
-from .config import SamplerConfig
+from .config import SMALLEST_WINDOW, SamplerConfig
 
 Axes = Any  # a tree of tuples of logical axis names
 
@@ -76,6 +76,19 @@ class Layout:
 
 # XLA's CPU products choose another order of sums from so many scores on.
 SCORES = 4096
+
+
+def fewest_rows(model: Model) -> int:
+    """So many rows, on one device, pass `check_windows` whatever the context.
+
+    Example:
+      >>> from headrace.pipeline.models.config import ModelConfig
+      >>> from headrace.pipeline.models.model import decoder_model
+      >>> fewest_rows(decoder_model(ModelConfig(num_heads=9, num_kv_heads=3), vocab_size=8))
+      4
+    """
+    heads = 1 if model.cached is None else model.cached.shape.num_heads
+    return -(-SCORES // (SMALLEST_WINDOW * heads))
 
 
 def check_windows(

@@ -157,12 +157,11 @@ def test_a_killed_run_leaves_nothing(config: SandboxConfig) -> None:
 def test_leftovers_of_the_dead_are_reaped_and_the_living_are_spared(tmp_path: Path) -> None:
     layout = cgroups.find()
     dead, lock = leftovers.claim(tmp_path, "dead")
-    group = cgroups.Group(layout, f"{dead.name}-1")
-    sleeper = os.fork()
-    if sleeper == 0:
-        group.enter()
-        os.execvp("sleep", ["sleep", "600"])
-    assert wait_for(lambda: b"sleep" in Path(f"/proc/{sleeper}/cmdline").read_bytes())
+    cgroups.Group(layout, f"{dead.name}-1")
+    sleeper = subprocess.Popen(["sleep", "600"])
+    for folder in groups():
+        if folder.name == f"{dead.name}-1":
+            (folder / "cgroup.procs").write_text(str(sleeper.pid))
     (dead / "box-1").mkdir()
     os.close(lock)  # as the kernel does when the owner is killed
     living, held = leftovers.claim(tmp_path, "living")
@@ -171,8 +170,8 @@ def test_leftovers_of_the_dead_are_reaped_and_the_living_are_spared(tmp_path: Pa
     assert living.exists()
     assert not [folder for folder in groups() if folder.name.startswith(dead.name)]
     if layout.pids is None:
-        os.kill(sleeper, signal.SIGKILL)
-    assert os.waitpid(sleeper, 0) == (sleeper, signal.SIGKILL)
+        sleeper.kill()
+    assert sleeper.wait() == -signal.SIGKILL
     os.close(held)
 
 
