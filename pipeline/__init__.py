@@ -13,6 +13,6 @@
 9. `groups.policy_version`: the policy version grows by one.
 10. `weight_sync`: the weights move to the sampler.
 
-What the steps share is in `types` and `errors`; `observe` shows and records; `cli` and
-`recipes` start it all. Nothing is imported here.
+What the steps share is in `types` and `errors`; `observe` shows and records; `cli`,
+`commands` and `recipes` start it all. Nothing is imported here.
 """

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from headrace.pipeline.cli import _explain, main, run
+from headrace.pipeline.cli import main, run
+from headrace.pipeline.commands.messages import explain
 from headrace.pipeline.errors import StageFailed, stage
 
 ROOT = Path(__file__).parent.parent
@@ -131,7 +132,7 @@ def test_the_stage_that_died_is_named_and_not_those_that_waited_for_it(capsys):
     waited = StageFailed("learner", trio.ClosedResourceError())
     waited.__cause__ = ExceptionGroup("", [trio.ClosedResourceError()])
     for errors in ([waited, died], [died, waited]):
-        assert _explain(BaseExceptionGroup("", [ExceptionGroup("", errors)])) == 1
+        assert explain(BaseExceptionGroup("", [ExceptionGroup("", errors)])) == 1
         text = capsys.readouterr().err
         assert "headrace: stage 'sampler' failed: RuntimeError: out of memory" in text
         assert "'learner'" not in text
@@ -141,13 +142,13 @@ def test_an_exit_of_foreign_code_is_named_with_its_stage(capsys):
     leaving = SystemExit(3)
     with pytest.raises(SystemExit), stage("groups"):
         raise leaving
-    assert _explain(BaseExceptionGroup("", [leaving])) == 1
+    assert explain(BaseExceptionGroup("", [leaving])) == 1
     assert "headrace: SystemExit: 3 (in stage 'groups')" in capsys.readouterr().err
 
 
 def test_ctrl_c_stays_ctrl_c():
     with pytest.raises(KeyboardInterrupt):
-        _explain(BaseExceptionGroup("", [KeyboardInterrupt()]))
+        explain(BaseExceptionGroup("", [KeyboardInterrupt()]))
 
 
 def test_a_directory_that_holds_a_run_is_left_as_it_is(capsys, tmp_path):

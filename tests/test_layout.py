@@ -195,7 +195,11 @@ def _is_broad(handler: ast.ExceptHandler) -> bool:
     ],
 )
 def test_no_module_has(smell: str):
-    own_programs = [ROOT / "pipeline" / "cli.py", *(ROOT / "envs/sandbox/supervisor").iterdir()]
+    own_programs = [
+        ROOT / "pipeline" / "cli.py",
+        ROOT / "pipeline/commands/messages.py",
+        *(ROOT / "envs/sandbox/supervisor").iterdir(),
+    ]
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in MODULES

@@ -1,0 +1,69 @@
+"""What the commands say to people, and the exit codes that go with it.
+
+Exit codes: 0 done, 1 a stage failed, 2 a user's mistake, 130 Ctrl-C, 143 SIGTERM.
+"""
+
+import os
+import sys
+import traceback
+
+import trio
+
+from ..errors import ConfigError, HeadraceError, describe, innermost, leaves, ours_in
+
+INNERMOST_FRAMES = 8  # of what went wrong, shown to people
+
+
+def say(text: str) -> None:
+    """Print at the end of a run, which is no failure if nobody listens any more."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        give_up_output()
+
+
+def give_up_output() -> None:
+    """Write to nowhere: the interpreter flushes once more at its exit, and would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def mistake(text: str) -> int:
+    """Say what the user should change; the exit code of that."""
+    print(f"headrace: {text}", file=sys.stderr)
+    return 2
+
+
+def explain(error: BaseException) -> int:
+    """Say in one message what ended the run; raise what is nobody's expected error."""
+    ours = list(ours_in(error))
+    if not ours:
+        return _explain_foreign(error)
+    # Those who waited for a stage that died fail too; the one that died is the news.
+    cause = min(ours, key=_is_consequence)
+    if isinstance(cause, ConfigError):
+        return mistake(str(cause))
+    if cause.__cause__ is not None and not list(ours_in(cause.__cause__)):
+        _print_place(innermost(cause.__cause__))  # unexpected: where it happened matters
+    print(f"headrace: {cause}", file=sys.stderr)
+    return 1
+
+
+def _explain_foreign(error: BaseException) -> int:
+    """Say what ended the run where it is no error of a stage, such as a SystemExit."""
+    news = [leaf for leaf in leaves(error) if not isinstance(leaf, trio.Cancelled)]
+    cause = news[0] if news else error
+    if isinstance(cause, KeyboardInterrupt):
+        raise cause
+    _print_place(cause)
+    notes: list[str] = vars(cause).get("__notes__", [])
+    where = f" ({notes[0]})" if notes else ""
+    print(f"headrace: {describe(cause)}{where}", file=sys.stderr)
+    return 1
+
+
+def _print_place(error: BaseException) -> None:
+    traceback.print_exception(error, limit=-INNERMOST_FRAMES, chain=False)
+
+
+def _is_consequence(error: HeadraceError) -> bool:
+    return isinstance(innermost(error.__cause__ or error), trio.ClosedResourceError)
