@@ -23,6 +23,8 @@ from .messages import Message as Message
 from .messages import ToolCall as ToolCall
 from .process_pool import ProcessStatistics as ProcessStatistics
 from .processes import in_processes as in_processes
+from .rewards import EpisodeRecord as EpisodeRecord
+from .rewards import Reward as Reward
 from .spec import EnvSpec as EnvSpec
 from .threads import SyncEnv as SyncEnv
 from .threads import in_threads as in_threads

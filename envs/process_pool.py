@@ -1,4 +1,4 @@
-"""Worker processes for one kind of environment: warm ones are used again.
+"""Worker processes for one kind of environment or function: warm ones are used again.
 
 Invariant: at most `processes` are lent at once, to those who asked first, and each serves one
 environment at a time. When a trio run ends, it has no processes left.
@@ -158,7 +158,7 @@ class ProcessPool:
         return EnvironmentBroken(
             f"{self.name} couldn't be started {self._failed_starts} times in a row; the last "
             f"time: {reason}\nmake sure that its module can be imported in a fresh interpreter; "
-            "if it is only slow, raise start_deadline_seconds of in_processes "
+            "if it is only slow, raise start_deadline_seconds "
             f"(now {self.limits.start_deadline_seconds:g})"
         )
 

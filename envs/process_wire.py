@@ -7,15 +7,18 @@ values. A frame is the size of its body, 8 bytes, and the body.
 import io
 import pickle
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from .base import StepResult, Task
 from .messages import Message, ToolCall
 
+_ADVICE = "define it at the top level of a module that can be imported"
+
 HEADER = struct.Struct("!Q")
 
-Call = Literal["start", "open", "reset", "step", "close"]
+Call = Literal["start", "open", "reset", "step", "close", "run"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Answer:
       kind: "error" for any exception, "broken" for an `EnvironmentBroken`.
       value: what the call returned, or the exception in words.
       details: the exception's traceback.
-      reusable: of a close: the episode left no thread and no child behind.
+      reusable: of a close or run: it left no thread and no child behind.
     """
 
     kind: Literal["ok", "error", "broken"]
@@ -47,6 +50,25 @@ _RECORDS = {
     (record.__module__, record.__qualname__): record
     for record in (Answer, Message, StepResult, Task, ToolCall)
 }
+
+
+def pickled(function: Callable[..., Any]) -> bytes:
+    """Return what a worker gets instead of a function or class: the name of its module's.
+
+    Raises:
+      ValueError: for one that no other process can import.
+    """
+    try:
+        data = pickle.dumps(function)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"{function!r} can't be sent to another process ({error}); {_ADVICE}"
+        ) from error
+    if b"__main__" in data:
+        raise ValueError(
+            f"{function!r} is of the script that is run, and not importable; {_ADVICE}"
+        )
+    return data
 
 
 def frame(message: Request | Answer) -> bytes:

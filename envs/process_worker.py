@@ -1,4 +1,4 @@
-"""The worker process: makes the calls of synchronous environments, one after another.
+"""The worker process: makes the calls of environments or functions, one after another.
 
 Invariant: every request gets one answer, whatever the environment raises. When the run is gone,
 the kernel kills this process and its children, whatever they are busy with.
@@ -104,9 +104,11 @@ class _Host:
             "reset": self._reset,
             "step": self._step,
             "close": self._close,
+            "run": self._run,
         }
         result = calls[request.call](*request.arguments)
-        reusable = request.call != "close" or not self._left_something()
+        over = request.call in ("close", "run")
+        reusable = not (over and self._left_something())
         data = frame(Answer("ok", result, reusable=reusable))
         _check_size(request.call, len(data), self._max_result_bytes)
         return data
@@ -126,6 +128,9 @@ class _Host:
     def _close(self) -> None:
         manager, self._manager, self._env = self._manager, None, None
         manager.__exit__(None, None, None)
+
+    def _run(self, *arguments: Any) -> Any:
+        return self._make(*arguments)  # a function, which makes its result
 
     def _left_something(self) -> bool:
         return threading.active_count() > self._threads or _has_children()
@@ -157,7 +162,7 @@ def _check_size(call: Call, size: int, most: int) -> None:
     if size > most:
         raise ValueError(
             f"the result of {call} has {size} bytes, at most {most} may be sent; return less, or "
-            "raise max_result_bytes of in_processes"
+            "raise max_result_bytes"
         )
 
 

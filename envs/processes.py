@@ -4,7 +4,6 @@ Invariant: a fault of an environment costs its episode and its process, and noth
 was opened is closed once, or killed with all of its children.
 """
 
-import pickle
 from collections.abc import Callable, Sequence
 from types import FunctionType, TracebackType
 from typing import Any, Self
@@ -14,7 +13,7 @@ import trio
 from .base import Env, EnvironmentBroken, StepResult, Task
 from .messages import Message
 from .process_pool import ProcessLimits, ProcessPool, ProcessStatistics
-from .process_wire import Answer, Call
+from .process_wire import Answer, Call, pickled
 from .threads import SyncEnv
 from .worker_process import WorkerProcess, WorkerProcessError
 
@@ -82,24 +81,11 @@ def in_processes(
         close_deadline_seconds,
         max_result_bytes,
     )
-    return ProcessEnvs(ProcessPool(name or _name(make), _pickled(make), limits))
+    return ProcessEnvs(ProcessPool(name or _name(make), pickled(make), limits))
 
 
 def _name(make: Callable[[], SyncEnv]) -> str:
     return make.__name__ if isinstance(make, type | FunctionType) else type(make).__name__
-
-
-def _pickled(make: Callable[[], SyncEnv]) -> bytes:
-    advice = "define it at the top level of a module that can be imported"
-    try:
-        data = pickle.dumps(make)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ValueError(
-            f"{make!r} can't be sent to another process ({error}); {advice}"
-        ) from error
-    if b"__main__" in data:
-        raise ValueError(f"{make!r} is of the script that is run, and not importable; {advice}")
-    return data
 
 
 class _ProcessEnv:

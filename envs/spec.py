@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .base import Env, Split, Task
 from .messages import Message
+from .rewards.reward import Reward
 from .tools import Tool
 
 
@@ -21,6 +22,7 @@ class EnvSpec:
         starting with the messages of `reset`; None where there is no script.
       best_reward: the best expected reward of any policy.
       tools: what the policy may call; a chat model is told of them by its template.
+      rewards: functions that score episodes, beside what the environment gives itself.
       for_chat: the same tasks in the words for a chat model; None where they are the same.
     """
 
@@ -29,4 +31,5 @@ class EnvSpec:
     demonstrate: Callable[[Task, random.Random], tuple[Message, ...]] | None
     best_reward: float
     tools: tuple[Tool, ...] = ()
+    rewards: tuple[Reward, ...] = ()
     for_chat: "EnvSpec | None" = None

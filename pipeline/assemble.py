@@ -15,8 +15,10 @@ import jax
 from ..envs.base import Split, Task
 from ..envs.builtin import build_env
 from ..envs.messages import Message
+from ..envs.rewards.scorer import Scorer
 from ..envs.spec import EnvSpec
 from .algorithms.advantages import batch_scaled, batch_whitened, estimator
+from .algorithms.config import RewardsConfig
 from .algorithms.losses import policy_loss
 from .config import Recipe
 from .errors import ConfigError, check
@@ -111,7 +113,9 @@ def assemble(recipe: Recipe) -> Parts:
         tasks=TaskStream(train_tasks, seed=recipe.run.seed, shuffle=recipe.prompts.shuffle),
         held_out=_own_tasks(recipe, spec, "eval", recipe.evaluate.tasks),
         sampler=sampler,
-        rollout=Rollout(spec.make, renderer, sampler.sample, recipe.rollout),
+        rollout=Rollout(
+            spec.make, renderer, sampler.sample, recipe.rollout, _scorer(recipe, spec)
+        ),
         pretrained=pretrained,
         decoder=decoder,
         model=model,
@@ -206,11 +210,12 @@ def _critic_rule(recipe: Recipe) -> CriticRule:
 
 
 def make_pack(
-    recipe: Recipe,
+    recipe: Recipe, parts: Parts
 ) -> Callable[[Sequence[TrajectoryGroup], int], tuple[TrainBatch, BatchStatistics]]:
     """Make the function that turns groups and a batch number into a batch."""
     shape = _batch_shape(recipe, _batch_sequences(recipe))
     algorithm, schedule = recipe.algorithm, recipe.schedule
+    rewards = _with_weights(algorithm.rewards, parts.rollout.scorer)
     advantage = estimator(algorithm.advantage, normalize_std=algorithm.normalize == "group")
     over_batch = batch_scaled if algorithm.compares_members else batch_whitened
     on_host = algorithm.normalize == "batch" and not algorithm.credits_tokens
@@ -224,7 +229,7 @@ def make_pack(
             group_size=recipe.rollout.group_size,
             shape=shape,
             normalize=normalize,
-            rewards=algorithm.rewards,
+            rewards=rewards,
             max_lag=schedule.max_lag if schedule.over_age == "mask" else None,
         )
 
@@ -259,6 +264,24 @@ def _environment(recipe: Recipe, *, for_chat: bool) -> EnvSpec:
         return build_env(recipe.env, for_chat=for_chat)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def _scorer(recipe: Recipe, spec: EnvSpec) -> Scorer | None:
+    weights = recipe.algorithm.rewards.weight_of
+    if not spec.rewards and not weights:
+        return None
+    try:
+        return Scorer(spec.rewards, weights)
+    except ValueError as error:
+        raise ConfigError(f"{error}; set --algorithm.rewards.weights") from error
+
+
+def _with_weights(rewards: RewardsConfig, scorer: Scorer | None) -> RewardsConfig:
+    """Return the settings with the weight of every reward."""
+    if scorer is None:
+        return rewards
+    weights = tuple([f"{name}={weight!r}" for name, weight in scorer.weights.items()])
+    return replace(rewards, weights=weights)
 
 
 def _check_stop_ids(recipe: Recipe, renderer: Renderer) -> None:

@@ -15,6 +15,7 @@ from typing import assert_never
 import trio
 
 from ..envs.base import Task
+from .budgets import Budgets
 from .errors import PipelineStalled, stage
 from .groups import ledger
 from .groups.members import MemberRule
@@ -27,7 +28,6 @@ from .waits import Waits
 
 __all__ = ["Controller", "ControllerConfig", "Stages", "Update"]
 
-EQUAL_GROUPS_A_FAILURE = 10  # a group of equal rewards is that much less of a bad sign
 LOOKS_A_STALL = 10  # the watchdog looks so often before it calls a stall one
 LISTED_EPISODES = 20  # in reports for people
 
@@ -66,8 +66,7 @@ class Controller:
         self._seed = seed
         self._on_update = on_update
         self._evaluate_every = evaluate_every
-        self._failed_in_a_row = 0
-        self._equal_in_a_row = 0
+        self._budgets = Budgets(self._config.group_failures, self._config.unscored_share)
         self._members = 0  # running now, until their environments are closed
         self._limit = concurrency.start(rollout.max_episodes, stages.load())
         self._groups: dict[int, Group] = {}
@@ -183,42 +182,11 @@ class Controller:
             )
         else:
             event = ledger.MemberFailed(index, member, attempt, str(outcome.kind))
+        self._budgets.ended(outcome)
         decisions = self._report(event)
         for decision in decisions:
-            self._check_use(decision, outcome)
+            self._budgets.decided(decision, outcome)
         return any(isinstance(decision, ledger.Retry) for decision in decisions)
-
-    def _check_use(self, decision: ledger.Decision, outcome: Outcome) -> None:
-        """End a run whose groups are never used; it would go on for ever."""
-        match decision:
-            case ledger.Collect():
-                self._failed_in_a_row = self._equal_in_a_row = 0
-            case ledger.Drop(reason=ledger.OVER_AGE):
-                pass  # other groups, if this outcome made a batch complete
-            case ledger.Drop(reason=ledger.EQUAL_REWARDS):
-                self._failed_in_a_row = 0
-                self._equal_in_a_row += 1
-                self._check_equal()
-            case ledger.Drop() if not isinstance(outcome, Trajectory):
-                self._failed_in_a_row += 1
-                self._check_failures(outcome.error)
-
-    # Equality below, so that groups that end at the same moment make one error only.
-
-    def _check_equal(self) -> None:
-        if self._equal_in_a_row == EQUAL_GROUPS_A_FAILURE * self._config.group_failures:
-            raise PipelineStalled(
-                f"{self._equal_in_a_row} groups in a row were dropped since all their rewards "
-                "were equal: nothing is left to learn, or nothing can be; set "
-                "--schedule.equal-rewards keep"
-            )
-
-    def _check_failures(self, error: str) -> None:
-        if self._failed_in_a_row == self._config.group_failures:
-            raise PipelineStalled(
-                f"{self._failed_in_a_row} groups in a row failed, the last one with "
-                f"{error!r}; mend the environment, or raise --controller.group-failures"
-            )
 
     # Steps 6 to 10: groups become batches, updates and new versions.
 

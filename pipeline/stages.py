@@ -95,6 +95,8 @@ class ControllerConfig:
     """auto: as many episodes as keep the sampler busy; fixed: always rollout.max_episodes."""
     group_failures: int = 32
     """So many failed groups in a row end the run, and ten times as many of equal rewards."""
+    unscored_share: float = 0.25
+    """A run ends when more of its last 64 episodes couldn't be scored by a reward; 1 for never."""
     prepare_deadline_seconds: float = 7200.0
     """Deadline of compiling all programs, and of the warm start."""
     batch_deadline_seconds: float = 3600.0
@@ -116,6 +118,8 @@ class ControllerConfig:
         check(known, "controller.concurrency", self.concurrency, "'auto' or 'fixed'")
         failures = self.group_failures
         check(failures >= 1, "controller.group_failures", failures, ">= 1")
+        share = self.unscored_share
+        check(0 <= share <= 1, "controller.unscored_share", share, "in 0..1")
         for setting in _DEADLINES:
             value = getattr(self, setting)
             check(value > 0, f"controller.{setting}", value, "> 0 and finite")

@@ -54,7 +54,7 @@ def _convert(hint: Any, value: Any, *, setting: str) -> Any:
             return None
         (hint,) = (option for option in get_args(hint) if option is not type(None))
         return _convert(hint, value, setting=setting)
-    if get_origin(hint) is tuple and isinstance(value, list):
+    if get_origin(hint) is tuple and isinstance(value, list | tuple):
         return tuple(_convert(get_args(hint)[0], item, setting=setting) for item in value)
     if hint is float and type(value) is int:
         return float(value)

@@ -295,7 +295,7 @@ class Job:
         stages = Stages(
             tasks=parts.tasks,
             rollout=parts.rollout,
-            pack=make_pack(recipe),
+            pack=make_pack(recipe, parts),
             learner=learner,
             publish=partial(self._publish, learner, convert),
             hold=parts.sampler.hold,

@@ -47,6 +47,8 @@ class FailureKind(enum.StrEnum):
     ENV_TIMEOUT = "env_timeout"
     SAMPLER_ERROR = "sampler_error"
     SAMPLER_TIMEOUT = "sampler_timeout"
+    REWARD_ERROR = "reward_error"  # the episode couldn't be scored, which is no score of 0
+    REWARD_TIMEOUT = "reward_timeout"
     OVERLONG = "overlong"  # the first prompt alone leaves no token to sample
     CANCELLED = "cancelled"
 
@@ -205,8 +207,8 @@ class Trajectory:
         sampled tokens.
       turns: the policy's turns, in order; their spans are the true runs of `loss_mask`. May
         be empty, where nobody asks for them.
-      rewards: rewards by name.
-      reward: their sum, what training uses.
+      rewards: rewards by name, without weights; "env" is the environment's own.
+      reward: their weighted sum, what training uses.
       info: the environment's last measurements.
       messages: for people; training uses the tokens.
       earlier: the episode's samples before this one, in order; they have none themselves.

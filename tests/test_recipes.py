@@ -88,6 +88,9 @@ def load(table):
         ("[rollout]\ntemperature = 0", r"temperature must be > 0"),
         ("[env.latency]\nmean_seconds = -1", r"env.latency.mean_seconds must be >= 0 and finite"),
         ("[learner]\nepochs = 0", r"^mine.toml: learner.epochs must be >= 1, got 0"),
+        ("[algorithm.rewards]\nweights = ['a=1', 'b']", r"weights must be name=number, got 'b'"),
+        ("[algorithm.rewards]\nweights = ['a=nan']", r"weights must be name=number"),
+        ("[algorithm.rewards]\nweights = ['a=1.2.3']", r"weights must be name=number"),
         ("[run]\nsteps = -1", r"^mine.toml: run.steps must be in 0"),
         ("[run]\nname = ''", r"^mine.toml: run.name must be letters, digits.*got ''"),
         ("[run]\nname = 'a/b'", r"^mine.toml: run.name must be letters, digits.*got 'a/b'"),
@@ -103,6 +106,15 @@ def load(table):
 def test_a_wrong_value_is_named_with_file_key_range(text, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         load_recipe(write(tmp_path, text))
+
+
+def test_weights_of_rewards_come_back_from_a_run_directory(tmp_path):
+    recipe = load(
+        {"algorithm": {"preset": "gdpo", "rewards": {"weights": ["a=1e-05", "env=-.5"]}}}
+    )
+    assert recipe.algorithm.rewards.weight_of == {"a": 1e-5, "env": -0.5}
+    RunDirectory.create(tmp_path).write_config(asdict(recipe))
+    assert load_recipe(str(tmp_path / "config.toml")).algorithm == recipe.algorithm
 
 
 def test_integers_are_numbers():

@@ -4,6 +4,8 @@ Invariant: every field means the same whatever the others say; a combination tha
 meaning is refused. `presets` names the combinations that papers describe.
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,6 +14,8 @@ from ..errors import check
 AdvantageName = Literal["group_relative", "leave_one_out", "none"]
 CreditName = Literal["trajectory", "turn", "process", "critic"]
 AggregationName = Literal["token_mean", "sequence_mean", "sequence_sum", "fixed_scale"]
+_WEIGHT = r"[A-Za-z_]\w*=[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"  # name=number
+
 LevelName = Literal["none", "token", "geometric", "sequence"]
 
 
@@ -47,8 +51,10 @@ class RewardsConfig:
     """Of later rewards, for each turn (with a critic: for each token), in (0, 1]."""
     critic: CriticConfig = field(default_factory=CriticConfig)
     """With a critic: how it learns."""
+    weights: tuple[str, ...] = ()
+    """Weights of rewards by name, as in correct=1 env=0; the others have those of EnvSpec."""
     separately: bool = False
-    """Each named reward becomes an advantage of its own; they are added up then."""
+    """Each named reward becomes an advantage of its own; then they are weighted and added up."""
     overlong_tokens: int = 0
     """An episode of more sampled tokens gets the whole penalty for length; 0: there is none."""
     overlong_buffer_tokens: int = 0
@@ -58,7 +64,20 @@ class RewardsConfig:
     mask_truncated: bool = False
     """Leave episodes that ran out of tokens out of the loss; they still count as members."""
 
+    @property
+    def weight_of(self) -> Mapping[str, float]:
+        """The weights by name."""
+        pairs = [each.partition("=") for each in self.weights]
+        return {name: float(number) for name, _, number in pairs}
+
     def __post_init__(self) -> None:
+        for each in self.weights:
+            check(
+                re.fullmatch(_WEIGHT, each) is not None,
+                "algorithm.rewards.weights",
+                each,
+                "name=number",
+            )
         check(0 < self.discount <= 1, "algorithm.rewards.discount", self.discount, "in (0, 1]")
         most_tokens = self.overlong_tokens
         check(most_tokens >= 0, "algorithm.rewards.overlong_tokens", most_tokens, ">= 0")

@@ -48,7 +48,8 @@ def group_credit(
 
     if rewards.credit == "trajectory":
         totals = _separate_totals if rewards.separately else _totals
-        advantages = np.sum([compare(each) for each in totals(group, rewards)], axis=0)
+        weighted = [weight * compare(values) for weight, values in totals(group, rewards)]
+        advantages = np.sum(np.asarray(weighted, np.float32), axis=0)
         return np.split(advantages, members)
     turns = [_turn_rewards(trajectory, rewards) for trajectory in group.trajectories]
     if rewards.credit == "critic":
@@ -80,19 +81,27 @@ def token_credit(
     return found
 
 
-def _totals(group: TrajectoryGroup, rewards: RewardsConfig) -> list[list[float]]:
-    return [[each.reward + _penalty(each, rewards) for each in group.trajectories]]
+_Weighted = tuple[float, list[float]]
+"""A weight, and the members' values of a reward."""
 
 
-def _separate_totals(group: TrajectoryGroup, rewards: RewardsConfig) -> list[list[float]]:
+def _totals(group: TrajectoryGroup, rewards: RewardsConfig) -> list[_Weighted]:
+    return [(1.0, [each.reward + _penalty(each, rewards) for each in group.trajectories])]
+
+
+def _separate_totals(group: TrajectoryGroup, rewards: RewardsConfig) -> list[_Weighted]:
     """List each named reward of all members, in an order that doesn't depend on the members.
 
     The penalty for length is one more reward, where there is one.
     """
     names = sorted({name for each in group.trajectories for name in each.rewards})
-    named = [[each.rewards.get(name, 0.0) for each in group.trajectories] for name in names]
+    weights = rewards.weight_of
+    named = [
+        (weights.get(name, 1.0), [each.rewards.get(name, 0.0) for each in group.trajectories])
+        for name in names
+    ]
     penalties = [_penalty(each, rewards) for each in group.trajectories]
-    return [*named, penalties] if rewards.overlong_tokens else named
+    return [*named, (1.0, penalties)] if rewards.overlong_tokens else named
 
 
 def _turn_rewards(trajectory: Trajectory, rewards: RewardsConfig) -> Float32s:

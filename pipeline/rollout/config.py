@@ -33,7 +33,7 @@ class RolloutConfig:
     close_deadline_seconds: float = 10.0
     """Deadline of closing an environment, which nothing can cut short."""
     sample_deadline_seconds: float = 600.0
-    """Deadline of one turn of the policy, queueing included."""
+    """Deadline of one turn of the policy, queueing included; also of an episode's rewards."""
     failure: FailurePolicy = "retry"
     """A failed member is tried again, or left out (survivors), or its group is dropped."""
     max_retries: int = 2

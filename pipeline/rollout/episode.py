@@ -1,6 +1,6 @@
 """One episode: the policy and an environment talk until one of them is done.
 
-The outcome is a value. What an environment or the sampler does wrong, malformed answers
+The outcome is a value. What an environment, the sampler or a reward does wrong, malformed answers
 included, becomes an `EpisodeFailure` of a stated kind, here and nowhere else; `SystemExit`,
 `KeyboardInterrupt` and cancellation are nobody's outcome and pass through. An environment that
 was opened is closed, whatever happens; one that fails to close is a failure too, since what
@@ -19,6 +19,8 @@ import trio
 
 from ...envs.base import Env, StepResult, Task
 from ...envs.messages import Message
+from ...envs.rewards.reward import ENV
+from ...envs.rewards.scorer import RewardFailed, Scorer
 from ..text.renderer import Renderer
 from ..types import (
     EpisodeFailure,
@@ -33,9 +35,11 @@ from ..types import (
 from ..waits import is_stray
 from .boundary import Boundary, Fault
 from .config import RolloutConfig
+from .scoring import failure_kind, record_of, weighted_turns, with_rewards
 from .trajectory import TrajectoryBuilder
 
 _ENV = FailureKind.ENV_ERROR, FailureKind.ENV_TIMEOUT
+_REWARD = FailureKind.REWARD_ERROR, FailureKind.REWARD_TIMEOUT
 _SAMPLER = FailureKind.SAMPLER_ERROR, FailureKind.SAMPLER_TIMEOUT
 
 LARGEST_NUMBER = 1e6  # of a reward or measurement, so that float32 keeps differences of 1
@@ -49,6 +53,7 @@ class Rollout:
     renderer: Renderer
     sample: Sample
     config: RolloutConfig
+    scorer: Scorer | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,7 @@ class Episode:
         self._identity = identity
         self._life = Boundary()
         self._work = Boundary()
+        self._scoring = Boundary()
         self._now = self._life  # the scope of the present call
         self._stopped: str | None = None
         self._began = 0.0
@@ -100,12 +106,12 @@ class Episode:
         """Run to the end; every call of the environment and the sampler has its deadline.
 
         Returns:
-          A `Trajectory`, or an `EpisodeFailure` if the environment or the sampler failed or
-          the episode was stopped.
+          A `Trajectory`, or an `EpisodeFailure` if the environment, the sampler or a reward
+          failed, or the episode was stopped.
         """
         self._began = trio.current_time()
         try:
-            return await self._open_work_close()
+            return await self._score(await self._open_work_close())
         except Fault as fault:
             return EpisodeFailure(fault.kind, str(fault), self._record.messages)
 
@@ -118,8 +124,8 @@ class Episode:
           reason: for people.
         """
         self._stopped = reason
-        if self._now is self._work:
-            self._work.stop(reason)
+        if self._now is not self._life:
+            self._now.stop(reason)
 
     @property
     def since(self) -> float:
@@ -162,6 +168,24 @@ class Episode:
             raise first
         assert trajectory is not None
         return trajectory
+
+    async def _score(self, trajectory: Trajectory) -> Trajectory:
+        scorer = self._rollout.scorer
+        if scorer is None:
+            return trajectory
+        with self._scoring:
+            self._now = self._scoring
+            if self._stopped is not None:  # while the environment was closed
+                self._scoring.stop(self._stopped)
+            # Each reward has a deadline of its own, which runs while it has a place.
+            self._scoring.call("the rewards", _REWARD, self._config.sample_deadline_seconds)
+            try:
+                found = await scorer.score(record_of(self._task, trajectory))
+            except RewardFailed as failed:
+                raise Fault(failure_kind(failed), str(failed)) from failed
+            self._scoring.returned()
+        weighted = weighted_turns(trajectory, scorer.weights[ENV])
+        return with_rewards(weighted, found, scorer)
 
     async def _work_with(self, env: Env) -> Trajectory:
         with self._work:

@@ -15,6 +15,7 @@ import trio
 
 from ...envs.base import Task
 from ..types import EpisodeFailure, FailureKind, Outcome, Trajectory, TrajectoryGroup
+from .comparison import Comparison
 from .episode import Episode, EpisodeIdentity, Rollout
 
 Conclude = Callable[[int, int, Outcome], bool]
@@ -114,6 +115,9 @@ class Group:
         self._stopped: str | None = None
         self._running: dict[int, Episode] = {}
         self._trajectories: dict[int, Trajectory] = {}
+        scorer, size = rollout.scorer, rollout.config.group_size
+        compares = scorer is not None and scorer.compares
+        self._comparison = Comparison(scorer, task, size) if scorer and compares else None
 
     async def run_member(
         self, member: int, *, seed: int, flight: Flight, conclude: Conclude
@@ -136,18 +140,44 @@ class Group:
             outcome = await flight.run(episode)
             del self._running[member]
             if isinstance(outcome, Trajectory):
+                compared = await self._compared(member, outcome, flight)
+                if compared is None:
+                    return
+                outcome = compared
+            if isinstance(outcome, Trajectory):
                 self._trajectories[member] = outcome
             elif outcome.kind is FailureKind.CANCELLED:
                 return
             if not conclude(member, attempt, outcome):
+                await self._lose(outcome)
                 return
             attempt += 1
+
+    async def _compared(
+        self, member: int, trajectory: Trajectory, flight: Flight
+    ) -> Outcome | None:
+        """Add the rewards that compare the members; None if the group was stopped meanwhile."""
+        if self._comparison is None:
+            return trajectory
+        if self._stopped is not None:
+            return None
+        outcome = await self._comparison.score(member, trajectory)
+        if isinstance(outcome, EpisodeFailure):
+            flight.failures[str(outcome.kind)] += 1
+        return outcome
+
+    async def _lose(self, outcome: Outcome) -> None:
+        lost = self._stopped is None and not isinstance(outcome, Trajectory)
+        if self._comparison is not None and lost:
+            await self._comparison.leave()
 
     def stop(self, reason: str) -> None:
         """End all members that run, and start no more."""
         self._stopped = reason
         for episode in self._running.values():
             episode.stop(reason)
+        if self._comparison is not None:
+            self._comparison.stop()
 
     def collect(self, members: Sequence[int]) -> TrajectoryGroup:
         """Return these members' trajectories, all of which must have ended well."""

@@ -249,6 +249,13 @@ def test_rewards_compared_one_by_one_are_added_up_afterwards() -> None:
     assert set(first) == set(second) == {0.0}
 
 
+def test_rewards_compared_one_by_one_are_weighted_afterwards() -> None:
+    # Around their means, the first's rewards are -1 and 1 by name: 3 * -1 + 0.5 * 1.
+    weights = ("env=3", "style=0.5")
+    first, second = credit(two_turns(1.0, 2.0), two_turns(5.0), separately=True, weights=weights)
+    assert (set(first), set(second)) == ({-2.5}, {2.5})
+
+
 def test_the_penalty_for_length_counts_sampled_tokens() -> None:
     # 4 sampled tokens are over the limit of 3, 2 are not: -1 and 0, around -1/2.
     first, second = credit(
