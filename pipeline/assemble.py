@@ -198,8 +198,17 @@ def make_learner(recipe: Recipe, parts: Parts, start: Start) -> Learner:
         reference_decay=algorithm.kl.reference_decay,
         credit=partial(assign_credit, config=algorithm) if algorithm.credits_tokens else None,
         critic=_critic_rule(recipe) if algorithm.has_critic else None,
+        replay=_replay(recipe, parts.model),
     )
     return Learner(start.trained, rule, parts.sampler.device, start.frozen)
+
+
+def _replay(recipe: Recipe, model: Model) -> tuple[int, int] | None:
+    """What the sampler records of a mixture of experts, the learner replays."""
+    routed = None if model.cached is None else model.cached.routed
+    if routed is None or not recipe.sampler.draws.record_experts:
+        return None
+    return routed.num_layers, routed.per_token
 
 
 def _critic_rule(recipe: Recipe) -> CriticRule:

@@ -25,6 +25,7 @@ Float32s = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 
 NO_VERSION = -1  # the policy version of a token that no policy sampled
+NOT_RECORDED = -1  # in a record of experts: the router chooses anew
 # As arrays, which compare twice as fast with another one as plain numbers do.
 _NOT_SAMPLED = np.array(NO_VERSION, np.int32)
 _LARGEST_LOGPROB = np.array(1e-3, np.float32)  # above 0, since results are rounded
@@ -114,8 +115,8 @@ class Completion:
         temperature 0. None stands for 0 everywhere.
       top_logprobs: the most likely tokens beside the drawn ones, where asked for.
       experts: i16[m, L, k], of a model with a mixture of experts which ones each token took, of
-        the request's and the sampled ones together; -1 for the last, which nothing has read yet.
-        None where that isn't recorded.
+        the request's and the sampled ones together; `NOT_RECORDED` for the last, which nothing
+        has read yet. None where that isn't recorded.
     """
 
     tokens: Int32s
@@ -213,6 +214,8 @@ class Trajectory:
       messages: for people; training uses the tokens.
       earlier: the episode's samples before this one, in order; they have none themselves.
       log_kept_mass: f32[T], as in `Completion`; None stands for 0 everywhere.
+      experts: i16[T, L, k], as in `Completion`; `NOT_RECORDED` also for tokens that nothing has
+        read in the sampler. None where that isn't recorded.
 
     Raises:
       ValueError: where lengths disagree, or the mask, logprobs, versions and turns do, or
@@ -232,6 +235,7 @@ class Trajectory:
     seconds: float = 0.0
     earlier: "tuple[Trajectory, ...]" = ()
     log_kept_mass: Float32s | None = None
+    experts: Int16s | None = None
 
     def __post_init__(self) -> None:
         lengths = {
@@ -240,6 +244,7 @@ class Trajectory:
             len(self.rollout_logprobs),
             len(self.policy_versions),
             len(self.tokens if self.log_kept_mass is None else self.log_kept_mass),
+            len(self.tokens if self.experts is None else self.experts),
         }
         if len(lengths) != 1:
             raise ValueError(f"arrays of a trajectory differ in length: {lengths}")
@@ -375,6 +380,8 @@ class TrainBatch(NamedTuple):
       advantages: f32[A, R, T]; for supervised training the tokens' loss weights, with a critic
         the tokens' rewards.
       microbatches: i32[], how many of the A are in use.
+      experts: i16[A, R, T, L, k], of a model with a mixture of experts those that the sampler
+        took, `NOT_RECORDED` where the router shall choose; None lets it for all.
     """
 
     tokens: Any
@@ -386,3 +393,4 @@ class TrainBatch(NamedTuple):
     lags: Any
     advantages: Any
     microbatches: Any
+    experts: Any = None

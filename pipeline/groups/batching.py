@@ -149,6 +149,7 @@ def _pack_item(
         advantages=advantages,
         log_kept_mass=sample.log_kept_mass,
         lags=np.where(sample.loss_mask, batch - sample.policy_versions, 0).astype(np.int32),
+        experts=sample.experts,
     )
 
 

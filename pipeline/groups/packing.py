@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from ..types import Bools, Float32s, Int32s, TrainBatch
+from ..types import NOT_RECORDED, Bools, Float32s, Int16s, Int32s, TrainBatch
 
 Int64s = NDArray[np.int64]
 
@@ -28,6 +28,7 @@ class PackItem:
       advantages: f32[n]; for supervised training the tokens' loss weights.
       log_kept_mass: f32[n]; None stands for 0 everywhere.
       lags: i32[n], versions; None stands for 0 everywhere.
+      experts: i16[n, L, k], of a mixture of experts; None lets the router choose everywhere.
 
     Raises:
       ValueError: for no tokens, or lengths that differ.
@@ -39,6 +40,7 @@ class PackItem:
     advantages: Float32s
     log_kept_mass: Float32s | None = None
     lags: Int32s | None = None
+    experts: Int16s | None = None
 
     def __post_init__(self) -> None:
         arrays = {name: array for name, array in vars(self).items() if array is not None}
@@ -81,7 +83,8 @@ def pack(
     """Pack sequences into `microbatches` x `rows` rows of `row_tokens` tokens.
 
     The microbatches in use come first, as few as first-fit-decreasing allows, and their
-    numbers of filled rows differ by at most one. Padding is 0 everywhere.
+    numbers of filled rows differ by at most one. Padding is 0 everywhere, and `NOT_RECORDED` among
+    experts, which a batch has if one of its sequences does.
 
     Args:
       items: the sequences, in any order, possibly none.
@@ -124,6 +127,7 @@ def pack(
         lags=layout.gather([_or_zeros(item.lags, item) for item in items], np.int32),
         advantages=layout.gather([item.advantages for item in items], np.float32),
         microbatches=np.array(used, np.int32),
+        experts=_experts(items, layout),
     )
 
 
@@ -170,10 +174,29 @@ class _Layout:
     def gather(self, parts: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
         return self.fill(np.concatenate(parts) if parts else np.zeros(0), dtype)
 
-    def fill(self, joined: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:
-        array: NDArray[Any] = np.zeros(self.shape, dtype)
-        array.reshape(-1)[self.flat] = joined
+    def fill(
+        self, joined: NDArray[Any], dtype: type[np.generic], padding: int = 0
+    ) -> NDArray[Any]:
+        of_token = joined.shape[1:]
+        array: NDArray[Any] = np.full((*self.shape, *of_token), padding, dtype)
+        array.reshape(-1, *of_token)[self.flat] = joined
         return array
+
+
+def _experts(items: Sequence[PackItem], layout: _Layout) -> NDArray[Any] | None:
+    shapes = {item.experts.shape[1:] for item in items if item.experts is not None}
+    if not shapes:
+        return None
+    (of_token,) = shapes
+    joined = np.concatenate(
+        [
+            np.full((len(item.tokens), *of_token), NOT_RECORDED, np.int16)
+            if item.experts is None
+            else item.experts
+            for item in items
+        ]
+    )
+    return layout.fill(joined, np.int16, NOT_RECORDED)
 
 
 def _or_zeros(array: NDArray[Any] | None, item: PackItem) -> NDArray[Any]:

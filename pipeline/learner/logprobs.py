@@ -5,6 +5,7 @@ state at t - 1 predicts token t, and `states_before` is the only place where thi
 The first token of a segment is predicted by nothing: its logprob is 0 and it never counts.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -65,13 +66,22 @@ def row_logprobs(
     Returns:
       f32[R, T] logprobs and f32[R, T] entropies; 0 where nothing predicts the token.
     """
-    hidden, head = forward(params, rows.tokens, rows.positions, rows.segment_ids)
+    hidden, head = run_rows(params, rows, forward=forward)
     before = states_before(hidden)
     chunk_tokens = max(1, CHUNK_TOKENS // rows.tokens.shape[0])
     score = partial(token_logprobs, temperature=temperature, chunk_tokens=chunk_tokens)
     logprobs, entropy = jax.vmap(score, in_axes=(0, None, 0))(before, head, rows.tokens)
     known = predicted(rows.segment_ids)
     return jnp.where(known, logprobs, 0.0), jnp.where(known, entropy, 0.0)
+
+
+def run_rows(params: Params, rows: TrainBatch, *, forward: Forward) -> tuple[jax.Array, Head]:
+    """Run the policy over the rows of one microbatch, through the experts that they record."""
+    of_tokens = (rows.tokens, rows.positions, rows.segment_ids)
+    if rows.experts is None:
+        return forward(params, *of_tokens)
+    replaying: Callable[..., tuple[jax.Array, Head]] = forward
+    return replaying(params, *of_tokens, experts=rows.experts)
 
 
 def states_before(hidden: jax.Array) -> jax.Array:

@@ -20,7 +20,7 @@ import trio
 
 from ..algorithms.inputs import TokenLoss
 from ..device_thread import DeviceThread
-from ..types import TrainBatch
+from ..types import NOT_RECORDED, TrainBatch
 from .credit import Credit
 from .critic import CriticRule, batch_values, critic_step, hidden_width, init_critic
 from .logprobs import Forward, batch_logprobs
@@ -37,6 +37,7 @@ _DTYPES = TrainBatch(
     lags=np.int32,
     advantages=np.float32,
     microbatches=np.int32,
+    experts=np.int16,
 )
 
 
@@ -62,6 +63,8 @@ class UpdateRule:
       credit: makes the batch's advantages, before the first epoch, from what the host has put
         there, the anchors and the critic's values; None leaves them as they are.
       critic: how a value model beside the policy learns; None: there is none.
+      replay: L and k where batches record the experts that tokens took, and all scores of the
+        policy and its reference take them again; None: routers choose. A critic's always do.
     """
 
     forward: Forward
@@ -75,6 +78,7 @@ class UpdateRule:
     reference_decay: float = 1.0
     credit: Callable[[TrainBatch, Anchors, jax.Array], Credit] | None = None
     critic: CriticRule | None = None
+    replay: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,8 @@ class Learner:
         If the caller is cancelled the update still ends, and its metrics are lost.
 
         Args:
-          batch: NumPy or JAX arrays of exactly the rule's shape.
+          batch: NumPy or JAX arrays of exactly the rule's shape. Where experts are replayed, one
+            without a record lets the router choose.
 
         Returns:
           The metrics of the last epoch, but the mismatch between learner and sampler of the
@@ -172,7 +177,8 @@ class Learner:
         Raises:
           ValueError: the batch has another shape than the compiled programs.
         """
-        _check_shape(batch, self._rule.batch_shape)
+        batch = _with_record(batch, self._rule)
+        _check_shape(batch, self._rule)
         return await self._device.run(partial(self._update, batch))
 
     def _adopt(self, params: Params) -> None:
@@ -181,7 +187,7 @@ class Learner:
         if self._rule.keep_reference:
             self._reference = jax.tree.map(jnp.copy, params)
         if self._rule.critic is not None:
-            whole, batch = with_frozen(params, self._frozen), _abstract_batch(self.batch_shape)
+            whole, batch = with_frozen(params, self._frozen), _abstract_batch(self._rule)
             critic = init_critic(params, hidden_width(self._rule.forward, whole, batch))
             self._critic = init_state(critic, self._rule.critic.optimizer)
 
@@ -192,7 +198,7 @@ class Learner:
 
     def _compile_programs(self) -> _Programs:
         rule = self._rule
-        batch = _abstract_batch(rule.batch_shape)
+        batch = _abstract_batch(rule)
         logprobs = batch.rollout_logprobs
         step = partial(
             train_step,
@@ -231,7 +237,7 @@ class Learner:
         self._compile()
         assert self._programs is not None
         started = time.perf_counter()
-        batch = jax.device_put(jax.tree.map(np.asarray, batch, _DTYPES))
+        batch = jax.device_put(_as_numpy(batch))
         anchors = self._anchors(batch, self._programs)
         epochs = list(self._epochs(batch, anchors, self._programs))
         if self._programs.follow is not None:
@@ -285,22 +291,50 @@ def _moving_average(reference: Params, params: Params, *, decay: float) -> Param
     return jax.tree.map(follow, reference, params)
 
 
-def _abstract_batch(shape: tuple[int, int, int]) -> TrainBatch:
+def _shapes(rule: UpdateRule) -> dict[str, tuple[int, ...]]:
+    """Give the shape of each array of the batches; only what is replayed has experts."""
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(_DTYPES._fields, rule.batch_shape)
+    shapes["microbatches"] = ()
+    if rule.replay is None:
+        del shapes["experts"]
+    else:
+        shapes["experts"] = (*rule.batch_shape, *rule.replay)
+    return shapes
+
+
+def _abstract_batch(rule: UpdateRule) -> TrainBatch:
     """Describe the arrays of a batch to the compiler."""
+    dtypes = _DTYPES._asdict()
     fields = {
-        name: jax.eval_shape(partial(jnp.zeros, () if name == "microbatches" else shape, dtype))
-        for name, dtype in _DTYPES._asdict().items()
+        name: jax.eval_shape(partial(jnp.zeros, shape, dtypes[name]))
+        for name, shape in _shapes(rule).items()
     }
     return TrainBatch(**fields)
 
 
-def _check_shape(batch: TrainBatch, shape: tuple[int, int, int]) -> None:
-    found = {name: np.shape(array) for name, array in batch._asdict().items()}
-    expected = {name: () if name == "microbatches" else shape for name in found}
+def _with_record(batch: TrainBatch, rule: UpdateRule) -> TrainBatch:
+    """Add a record of no choices where one is expected and the batch has none."""
+    if rule.replay is None or batch.experts is not None:
+        return batch
+    nothing = np.full((*rule.batch_shape, *rule.replay), NOT_RECORDED, np.int16)
+    return batch._replace(experts=nothing)
+
+
+def _as_numpy(batch: TrainBatch) -> TrainBatch:
+    dtypes = _DTYPES._replace(experts=None) if batch.experts is None else _DTYPES
+    arrays: TrainBatch = jax.tree.map(np.asarray, batch, dtypes)
+    return arrays
+
+
+def _check_shape(batch: TrainBatch, rule: UpdateRule) -> None:
+    arrays = {name: array for name, array in batch._asdict().items() if array is not None}
+    found = {name: np.shape(array) for name, array in arrays.items()}
+    expected, shape = _shapes(rule), rule.batch_shape
     if found != expected:
         raise ValueError(
-            f"arrays of a batch must have the shape {shape} that the learner was compiled for, "
-            f"got {found}; pack to that shape"
+            "arrays of a batch must have the shapes that the learner was compiled for, "
+            f"{expected}, got {found}; pack to {shape}, and record experts only with a rule of "
+            "`replay`"
         )
     used = int(batch.microbatches)
     if not 0 <= used <= shape[0]:

@@ -42,16 +42,17 @@ def adapted_model(model: Model, config: LoraConfig) -> Model:
 
 
 def forward_adapted(
-    params: Pair, *rows: jax.Array, forward: Forward, config: LoraConfig
+    params: Pair, *rows: jax.Array, forward: Forward, config: LoraConfig, **record: jax.Array
 ) -> tuple[jax.Array, Any]:
     """Run a decoder with adapters.
 
     Args:
       rows: tokens, positions and segment ids.
       forward: the decoder's own.
+      record: `experts`, where there is a record of them.
     """
     adapters, base = params
-    return forward(adapt(base, adapters, config), *rows)
+    return forward(adapt(base, adapters, config), *rows, **record)
 
 
 def merged_params(params: Pair, *, config: LoraConfig) -> Params:

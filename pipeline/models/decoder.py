@@ -41,7 +41,7 @@ def forward(
         which nothing else sees and whose outputs are finite.
       remat: recompute each layer in the backward pass, keeping only plain matrix products.
       experts: int[R, T, L, k], for a mixture of experts: which ones the sampler took, and
-        `moe.NOT_RECORDED` for a token where the router shall choose; None lets it for all.
+        `NOT_RECORDED` for a token where the router shall choose; None lets it for all.
 
     Returns:
       hidden f32[R, T, D] after the last norm, and the head f32[V, D], so that logits are

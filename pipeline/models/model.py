@@ -25,7 +25,8 @@ Tree = Any  # parameters, as the model's own functions know them
 Forward = Callable[[Tree, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Head]]
 """`forward(params, tokens i32[R, T], positions i32[R, T], segment_ids i32[R, T])` gives hidden
 states f32[R, T, D] and the output head f32[V, D], or a `CappedHead`; finite everywhere, also in
-padding. A token sees itself and those before it in its segment; segment 0 is padding."""
+padding. A token sees itself and those before it in its segment; segment 0 is padding. Where a
+batch has a record of experts, `experts=i16[R, T, L, k]` follows: see `Routed`."""
 
 
 class ForwardCached(Protocol):
@@ -101,7 +102,8 @@ class Routed:
     Attributes:
       num_layers: L.
       per_token: k, experts that a token goes to in each layer.
-      forward: takes the place of `Cached.forward` where the choices are recorded.
+      forward: takes the place of `Cached.forward` where the choices are recorded. Then
+        `Model.forward` must take `experts` and send tokens there; see `decoder.forward`.
     """
 
     num_layers: int

@@ -20,13 +20,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..types import NOT_RECORDED
 from .frozen import plain_experts
 from .matrices import multiply, with_plain
 from .parameters import Params
 from .products import FEATURES_LAST, Form, kept
 from .traits import ExpertTraits
-
-NOT_RECORDED = -1  # in a recorded choice: the router chooses anew
 
 Activation = Callable[[jax.Array], jax.Array]
 

@@ -17,8 +17,10 @@ from ...envs.base import StepResult
 from ...envs.messages import Message
 from ..types import (
     NO_VERSION,
+    NOT_RECORDED,
     Completion,
     Float32s,
+    Int16s,
     Int32s,
     StopReason,
     Trajectory,
@@ -113,7 +115,7 @@ class _Sample:
 
     # Arrays of 4-byte numbers, which NumPy copies as a whole: each turn asks for all ids so far.
 
-    __slots__ = ("log_kept_mass", "logprobs", "tokens", "turns", "versions")
+    __slots__ = ("experts", "log_kept_mass", "logprobs", "tokens", "turns", "versions")
 
     def __init__(self, prompt: Sequence[int]):
         self.tokens = array("i", prompt)
@@ -121,6 +123,7 @@ class _Sample:
         self.versions = array("i", [NO_VERSION]) * len(prompt)
         self.turns: list[Turn] = []
         self.log_kept_mass: dict[int, Float32s] = {}  # by start of turn, where it isn't 0
+        self.experts: Int16s | None = None  # the newest record: it is about all tokens before
 
     def observe(self, ids: Sequence[int]) -> None:
         self.tokens.fromlist(list(ids))  # several times faster than extend
@@ -135,6 +138,8 @@ class _Sample:
         self.turns.append(Turn(start, len(self.tokens), sample_seconds))
         if completion.log_kept_mass is not None:
             self.log_kept_mass[start] = completion.log_kept_mass
+        if completion.experts is not None:
+            self.experts = completion.experts
 
     def arrays(self) -> dict[str, Any]:
         versions = np.frombuffer(self.versions.tobytes(), np.int32)
@@ -145,6 +150,7 @@ class _Sample:
             "policy_versions": versions,
             "turns": tuple(self.turns),
             "log_kept_mass": self._whole_log_kept_mass(),
+            "experts": self._whole_experts(),
         }
 
     def _whole_log_kept_mass(self) -> Float32s | None:
@@ -153,4 +159,12 @@ class _Sample:
         whole = np.zeros(len(self.tokens), np.float32)
         for start, part in self.log_kept_mass.items():
             whole[start : start + len(part)] = part
+        return whole
+
+    def _whole_experts(self) -> Int16s | None:
+        if self.experts is None:
+            return None
+        shape = (len(self.tokens), *self.experts.shape[1:])
+        whole = np.full(shape, NOT_RECORDED, np.int16)
+        whole[: len(self.experts)] = self.experts
         return whole

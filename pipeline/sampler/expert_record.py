@@ -8,8 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from ..models.moe import NOT_RECORDED
-from ..types import Completion, Int32s
+from ..types import NOT_RECORDED, Completion, Int32s
 from .config import SamplerConfig
 from .pages import BIN
 from .programs import Programs

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from ..errors import check
 from ..models.model import Model
-from ..models.moe import NOT_RECORDED
 from ..models.quantize import activations_dtype
+from ..types import NOT_RECORDED
 from .cache import Cells, LayerCache, allocate
 from .config import SamplerConfig
 from .rows import Rows, RowUpdate, idle_rows

@@ -1,5 +1,7 @@
 """Batches of whole groups: advantages by group, statistics by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -278,9 +280,11 @@ def test_episodes_out_of_tokens_may_leave_the_loss_but_not_the_group() -> None:
     assert set(packed.advantages[packed.loss_mask].tolist()) == {-1.0}  # 1 against 3
 
 
-def test_lags_and_kept_masses_travel_with_their_tokens() -> None:
+def test_lags_kept_masses_and_experts_travel_with_their_tokens() -> None:
+    experts = np.arange(24, dtype=np.int16).reshape(6, 2, 2)
+    trajectory = replace(two_turns(1.0, 2.0), experts=experts)
     packed, _ = form_batch(
-        [TrajectoryGroup(0, Task("a"), (two_turns(1.0, 2.0),))],
+        [TrajectoryGroup(0, Task("a"), (trajectory,))],
         centred,
         batch=6,
         group_size=1,
@@ -288,3 +292,4 @@ def test_lags_and_kept_masses_travel_with_their_tokens() -> None:
     )
     np.testing.assert_array_equal(packed.lags, np.where(packed.loss_mask, 2, 0))
     np.testing.assert_array_equal(packed.log_kept_mass, np.where(packed.loss_mask, -0.25, 0))
+    np.testing.assert_array_equal(packed.experts[0, 0, :6], experts)

@@ -1,5 +1,7 @@
 """Law 10: packing round-trips; and its bounds hold."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,9 @@ from hypothesis import strategies as st
 
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.groups.packing import PackItem, microbatches_needed, pack
-from headrace.pipeline.types import TrainBatch
+from headrace.pipeline.types import NOT_RECORDED, TrainBatch
+
+OF_TOKEN = (3, 2)  # layers, experts of a token in each
 
 
 def make_item(number: int, tokens: int) -> PackItem:
@@ -20,6 +24,7 @@ def make_item(number: int, tokens: int) -> PackItem:
         advantages=np.full(tokens, number - 1.5, np.float32),
         log_kept_mass=-(number + 2 + steps / 500).astype(np.float32),
         lags=(number + steps).astype(np.int32),
+        experts=(number + np.arange(6 * tokens)).reshape(tokens, *OF_TOKEN).astype(np.int16),
     )
 
 
@@ -39,6 +44,7 @@ def unpack(batch: TrainBatch) -> list[PackItem]:
                     advantages=batch.advantages[at][inside],
                     log_kept_mass=batch.log_kept_mass[at][inside],
                     lags=batch.lags[at][inside],
+                    experts=batch.experts[at][inside],
                 )
             )
     return items
@@ -68,11 +74,22 @@ def test_law_10_packing_round_trips(lengths: list[int], rows: int, row_tokens: i
     items = [make_item(number, tokens) for number, tokens in enumerate(lengths)]
     microbatches = microbatches_needed(len(items), 20, rows, row_tokens) + 1
     batch = pack(items, microbatches=microbatches, rows=rows, row_tokens=row_tokens)
-    assert contents(unpack(batch)) == contents(items)
-    assert all(array.shape == (microbatches, rows, row_tokens) for array in batch[:-1])
     padding = batch.segment_ids == 0
-    for array in batch[:-1]:
+    if items:
+        assert contents(unpack(batch)) == contents(items)
+        assert batch.experts.shape == (microbatches, rows, row_tokens, *OF_TOKEN)
+        assert (batch.experts[padding] == NOT_RECORDED).all()
+    for array in batch._replace(experts=padding * 0, microbatches=padding * 0):
+        assert array.shape == (microbatches, rows, row_tokens)
         assert not array[padding].any()
+
+
+def test_the_router_chooses_for_sequences_without_a_record() -> None:
+    with_record, without = make_item(0, 3), replace(make_item(1, 2), experts=None)
+    batch = pack([with_record, without], microbatches=1, rows=1, row_tokens=6)
+    np.testing.assert_array_equal(batch.experts[0, 0, :3], with_record.experts)
+    assert (batch.experts[0, 0, 3:] == NOT_RECORDED).all()
+    assert pack([without], microbatches=1, rows=1, row_tokens=6).experts is None
 
 
 @given(LENGTHS, st.integers(1, 4), st.integers(20, 50))
@@ -119,10 +136,11 @@ def test_packing_is_decided_by_the_lengths_and_their_order_alone(lengths: list[i
 def test_dtypes_do_not_depend_on_the_items() -> None:
     for items in ([], [make_item(0, 3)]):
         batch = pack(items, microbatches=1, rows=1, row_tokens=4)
-        names = [str(array.dtype) for array in batch]
+        names = [str(array.dtype) for array in batch if array is not batch.experts]
         integers, floats = ["int32"], ["float32"]
         assert names == integers * 3 + ["bool"] + floats * 2 + integers + floats + integers
         assert batch.microbatches == len(items)
+        assert not items or batch.experts.dtype == np.int16
 
 
 def test_an_item_longer_than_a_row_is_refused() -> None:

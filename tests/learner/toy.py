@@ -74,7 +74,7 @@ def spread(batch: TrainBatch, used: int) -> TrainBatch:
         moved[places] = array.reshape(-1, shape[2])[filled]
         return moved.reshape(shape)
 
-    return TrainBatch(*map(move, batch[:-1]), microbatches=np.array(used, np.int32))
+    return TrainBatch(*map(move, batch[:-2]), microbatches=np.array(used, np.int32))
 
 
 def oracle_logprobs(params, item: PackItem, temperature: float = 1.0):

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.decoder import forward
-from headrace.pipeline.models.moe import NOT_RECORDED, mixture
+from headrace.pipeline.models.moe import mixture
 from headrace.pipeline.models.parameters import Weight, declare, unstack
 from headrace.pipeline.models.products import FEATURES_FIRST, FEATURES_LAST
 from headrace.pipeline.models.quantize import quantize
 from headrace.pipeline.models.traits import ExpertTraits, Traits
+from headrace.pipeline.types import NOT_RECORDED
 
 EXPERTS = ExpertTraits(count=5, per_token=2, normalize=True)
 CONFIG = ModelConfig(2, 8, 2, 1, 4, 6, traits=Traits(experts=EXPERTS))

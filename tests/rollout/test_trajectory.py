@@ -1,5 +1,7 @@
 """The record of an episode is append-only and token-exact."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from headrace.envs import StepResult
 from headrace.pipeline.rollout.trajectory import TrajectoryBuilder
 from headrace.pipeline.types import (
     NO_VERSION,
+    NOT_RECORDED,
     Completion,
     FinishReason,
     StopReason,
@@ -56,6 +59,27 @@ def test_law_1_and_2_prefix_and_mask(prompt, turns):
     assert (trajectory.oldest_version, trajectory.newest_version) == (0, len(turns) - 1)
 
 
+@given(turns=st.lists(st.tuples(ids, ids, st.booleans()), min_size=1, max_size=5))
+def test_the_newest_record_of_experts_is_about_all_tokens_before_it(turns):
+    builder, newest = TrajectoryBuilder([7, 8]), None
+    for version, (sampled, observed, recorded) in enumerate(turns):
+        turn = completion(sampled, version)
+        if recorded:
+            read = len(builder) + len(sampled)
+            newest = np.full((read, 3, 2), version, np.int16)
+            turn = replace(turn, experts=newest)
+        builder.act(turn, sample_seconds=0.0)
+        builder.answered(StepResult(), env_seconds=0.0)
+        builder.observe(observed)
+    experts = builder.finish(StopReason.TERMINATED, seconds=0.0).experts
+    if newest is None:
+        assert experts is None
+    else:
+        np.testing.assert_array_equal(experts[: len(newest)], newest)
+        assert (experts[len(newest) :] == NOT_RECORDED).all()
+        assert experts.shape == (len(builder), 3, 2)
+
+
 def floats(*values):
     return np.array(values, np.float32)
 
@@ -78,6 +102,7 @@ def arrays(**changes):
     ("changes", "message"),
     [
         ({"tokens": np.array([1, 2], np.int32)}, "differ in length"),
+        ({"experts": np.zeros((2, 1, 1), np.int16)}, "differ in length"),
         ({"policy_versions": np.array([0, 0, 1], np.int32)}, "not sampled has a policy version"),
         ({"policy_versions": np.array([-1, 1, 0], np.int32)}, "non-decreasing"),
         ({"policy_versions": np.array([-1, -1, 0], np.int32)}, ">= 0"),

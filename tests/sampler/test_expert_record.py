@@ -8,19 +8,31 @@ import jax
 import numpy as np
 import pytest
 
+from headrace.envs import StepResult, Task
 from headrace.pipeline.errors import ConfigError
-from headrace.pipeline.learner.logprobs import token_logprobs
+from headrace.pipeline.groups.batching import form_batch
+from headrace.pipeline.learner.logprobs import batch_logprobs, token_logprobs
+from headrace.pipeline.models.adapted import adapted_model
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.decoder import forward
+from headrace.pipeline.models.lora import LoraConfig, init_lora
 from headrace.pipeline.models.model import decoder_model
-from headrace.pipeline.models.moe import NOT_RECORDED
 from headrace.pipeline.models.parameters import Weight, declare, unstack
 from headrace.pipeline.models.traits import ExpertTraits, Traits
+from headrace.pipeline.rollout.trajectory import TrajectoryBuilder
 from headrace.pipeline.sampler.config import DrawLimits
 from headrace.pipeline.sampler.engine import Engine
 from headrace.pipeline.sampler.programs import Programs, compile_programs
 from headrace.pipeline.sampler.state import initial_state
-from headrace.pipeline.types import Completion, Int16s, SampleRequest
+from headrace.pipeline.types import (
+    NOT_RECORDED,
+    Completion,
+    Int16s,
+    SampleRequest,
+    StopReason,
+    Trajectory,
+    TrajectoryGroup,
+)
 from headrace.sharding.mesh import FSDP, TENSOR, make_mesh
 from tests.sampler.helpers import CONFIG, MODEL, VOCAB, make_request
 
@@ -119,6 +131,42 @@ def test_the_record_is_replayed_where_the_learners_router_would_choose_others() 
     )
     end = len(sequence) - 1
     assert np.abs(one[:end] - other[:end]).max() > 0.05
+
+
+def trajectory_of_two_turns() -> Trajectory:
+    engine = make_engine()
+    first = make_request(5, max_tokens=4)
+    builder = TrajectoryBuilder(first.tokens.tolist())
+    for _ in range(2):
+        [answer] = run(engine, [replace(first, tokens=builder.tokens)])
+        builder.act(answer, sample_seconds=0.0)
+        builder.answered(StepResult(), env_seconds=0.0)
+        builder.observe([1, 2])
+    return builder.finish(StopReason.MAX_TURNS, seconds=0.0)
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_batch_carries_the_record_to_the_learner(adapted: bool) -> None:
+    trajectory = trajectory_of_two_turns()
+    group = TrajectoryGroup(0, Task("a"), (trajectory,))
+    batch, _ = form_batch([group], lambda r, p: r, batch=0, group_size=1, shape=(1, 1, 32))
+    inverted = {**params(), "layers": {**params()["layers"]}}
+    inverted["layers"]["router"] = -params()["layers"]["router"]
+    model = decoder_model(MIXTURE, VOCAB)
+    if adapted:
+        lora = LoraConfig(rank=2)
+        model, adapters = adapted_model(model, lora), init_lora(jax.random.key(0), params(), lora)
+
+    @jax.jit
+    def score(params: Any, batch: Any) -> jax.Array:
+        whole = (adapters, params) if adapted else params
+        return batch_logprobs(whole, batch, forward=model.forward)
+
+    mask = batch.loss_mask
+    found, router = score(params(), batch), score(inverted, batch._replace(experts=None))
+    np.testing.assert_allclose(found[mask], batch.rollout_logprobs[mask], atol=2e-5)
+    again = score(inverted, batch)
+    assert np.abs(np.asarray(again - router))[mask].max() > 0.05, "the record decides"
 
 
 def test_a_later_turn_has_the_record_of_the_earlier_one_in_front() -> None:
