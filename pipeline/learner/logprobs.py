@@ -6,59 +6,24 @@ The first token of a segment is predicted by nothing: its logprob is 0 and it ne
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from ..models.head import Head
-from ..models.head import logits as head_logits
 from ..models.model import Forward as Forward
 from ..types import TrainBatch
 from .state import Params
+from .vocabulary import score_targets
 
 T = TypeVar("T")
-
-CHUNK_TOKENS = 1024  # tokens whose logits exist at once; see `row_logprobs`
-
-
-def token_logprobs(
-    hidden: jax.Array,
-    head: Head,
-    targets: jax.Array,
-    *,
-    temperature: float = 1.0,
-    chunk_tokens: int = CHUNK_TOKENS,
-) -> tuple[jax.Array, jax.Array]:
-    """Score one token for each hidden state under the tempered softmax over the vocabulary.
-
-    Logits exist for one chunk at a time, in float32; the backward pass computes them again.
-
-    Args:
-      hidden: f[N, D]; `hidden[n]` predicts `targets[n]`.
-      head: f[V, D], or a `CappedHead`.
-      targets: i32[N] in 0..V-1.
-      temperature: > 0; logits are divided by it, as the sampler does.
-      chunk_tokens: >= 1.
-
-    Returns:
-      f32[N] logprobs and f32[N] entropies in nats.
-    """
-    size = min(chunk_tokens, targets.shape[0])
-    chunks = (_split(hidden, size), _split(targets, size))
-    score = jax.checkpoint(partial(_score_chunk, head=head, temperature=temperature))
-    scores: tuple[jax.Array, jax.Array] = jax.lax.map(score, chunks)
-    logprobs, entropy = (part.reshape(-1)[: targets.shape[0]] for part in scores)
-    return logprobs, entropy
 
 
 def row_logprobs(
     params: Params, rows: TrainBatch, *, forward: Forward, temperature: float
 ) -> tuple[jax.Array, jax.Array]:
     """Run the model over the rows of one microbatch and score each of their tokens.
-
-    The chunks run along the tokens of a row, not across rows, so that rows may be sharded.
 
     Args:
       rows: one microbatch: arrays [R, T].
@@ -68,9 +33,7 @@ def row_logprobs(
     """
     hidden, head = run_rows(params, rows, forward=forward)
     before = states_before(hidden)
-    chunk_tokens = max(1, CHUNK_TOKENS // rows.tokens.shape[0])
-    score = partial(token_logprobs, temperature=temperature, chunk_tokens=chunk_tokens)
-    logprobs, entropy = jax.vmap(score, in_axes=(0, None, 0))(before, head, rows.tokens)
+    logprobs, entropy = score_targets(before, head, rows.tokens, temperature=temperature)
     known = predicted(rows.segment_ids)
     return jnp.where(known, logprobs, 0.0), jnp.where(known, entropy, 0.0)
 
@@ -145,21 +108,3 @@ def batch_logprobs(
     nothing = jnp.zeros(batch.tokens.shape, jnp.float32)
     found: jax.Array = jax.lax.fori_loop(0, batch.microbatches, score, nothing)
     return found
-
-
-def _score_chunk(
-    chunk: tuple[jax.Array, jax.Array], *, head: Head, temperature: float
-) -> tuple[jax.Array, jax.Array]:
-    hidden, targets = chunk
-    logits = head_logits(hidden, head) / temperature
-    normaliser = jax.nn.logsumexp(logits, axis=-1)
-    chosen = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-    mean_logit = jnp.sum(jnp.exp(logits - normaliser[:, None]) * logits, axis=-1)
-    return chosen - normaliser, normaliser - mean_logit
-
-
-def _split(array: jax.Array, size: int) -> jax.Array:
-    """Reshape [N, …] to [chunks, size, …], the last chunk padded with zeros."""
-    missing = -array.shape[0] % size
-    widths = [(0, missing)] + [(0, 0)] * (array.ndim - 1)
-    return jnp.pad(array, widths).reshape(-1, size, *array.shape[1:])

@@ -12,7 +12,6 @@ from headrace.pipeline.learner.logprobs import (
     counted_tokens,
     predicted,
     row_logprobs,
-    token_logprobs,
 )
 from tests.learner.toy import (
     oracle_logprobs,
@@ -64,38 +63,6 @@ def test_law_10_packed_logprobs_are_those_of_each_sequence_alone():
     found = unpacked(score(params, packed), packed)
     for tokens, logprobs in zip(unpacked(packed.tokens, packed), found, strict=True):
         np.testing.assert_allclose(logprobs, expected[tokens.tobytes()], atol=1e-6)
-
-
-@pytest.mark.parametrize("chunk_tokens", [1, 3, 64])
-def test_chunks_change_neither_values_nor_gradients(chunk_tokens):
-    keys = jax.random.split(jax.random.key(1), 3)
-    hidden, head = jax.random.normal(keys[0], (7, 5)), jax.random.normal(keys[1], (13, 5))
-    targets = jax.random.randint(keys[2], (7,), 0, 13, jnp.int32)
-
-    def total(hidden, head, size):
-        logprobs, entropy = token_logprobs(
-            hidden, head, targets, temperature=0.7, chunk_tokens=size
-        )
-        return jnp.sum(logprobs * jnp.arange(7, dtype=jnp.float32)) + jnp.sum(entropy)
-
-    gradient = quick_jit(jax.grad(total, argnums=(0, 1)), static_argnums=2)
-    for found, expected in zip(
-        gradient(hidden, head, chunk_tokens), gradient(hidden, head, 7), strict=True
-    ):
-        np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-def test_no_array_of_all_tokens_times_the_vocabulary_exists():
-    hidden, head = jnp.zeros((64, 4)), jnp.zeros((999, 4))
-    targets = jnp.zeros(64, jnp.int32)
-
-    def total(hidden):
-        return token_logprobs(hidden, head, targets, chunk_tokens=16)[0].sum()
-
-    program = str(jax.make_jaxpr(jax.grad(total))(hidden))
-    assert "f32[16,999]" in program
-    assert "64,999]" not in program
-    assert "4,16,999]" not in program
 
 
 def test_first_tokens_and_padding_are_predicted_by_nothing():

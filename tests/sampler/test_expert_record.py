@@ -11,7 +11,8 @@ import pytest
 from headrace.envs import StepResult, Task
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.groups.batching import form_batch
-from headrace.pipeline.learner.logprobs import batch_logprobs, token_logprobs
+from headrace.pipeline.learner.logprobs import batch_logprobs
+from headrace.pipeline.learner.vocabulary import score_targets
 from headrace.pipeline.models.adapted import adapted_model
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.decoder import forward
@@ -87,7 +88,7 @@ def learner_logprobs(params: Any, tokens: Any, segments: Any, experts: Any) -> j
     """Logprobs of one row's tokens under the recorded experts; those of token t stand at t - 1."""
     positions = np.arange(CONFIG.context_tokens, dtype=np.int32)[None]
     hidden, head = forward(params, tokens, positions, segments, config=MIXTURE, experts=experts)
-    return token_logprobs(hidden[0, :-1], head, tokens[0, 1:])[0]
+    return score_targets(hidden[:, :-1], head, tokens[:, 1:])[0][0]
 
 
 def replayed(params: Any, sequence: np.ndarray, experts: Int16s) -> np.ndarray:

@@ -1,0 +1,102 @@
+"""Scores in tiles: those of the whole softmax, with its gradients, in memory that stays flat."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headrace.pipeline.learner.vocabulary import TileSize, score_targets
+from headrace.pipeline.models.head import CappedHead, logits
+from tests.learner.toy import quick_jit
+
+ROWS, TOKENS, ENTRIES, WIDTH = 2, 5, 13, 3
+FLAT_ROWS, FLAT_TOKENS = 2, 256
+
+
+def weighted(scores):
+    """A number that all logprobs and entropies decide."""
+    logprobs, entropy = scores
+    weights = jnp.cos(jnp.arange(logprobs.size, dtype=jnp.float32)).reshape(logprobs.shape)
+    return jnp.sum(weights * logprobs) + 0.3 * jnp.sum(weights[::-1] * entropy)
+
+
+def whole_softmax(hidden, head, targets, temperature):
+    scores = jax.nn.log_softmax(logits(hidden, head) / temperature)
+    logprobs = jnp.take_along_axis(scores, targets[..., None], axis=-1)[..., 0]
+    return logprobs, -jnp.sum(jnp.exp(scores) * scores, axis=-1)
+
+
+def drawn(seed=0):
+    keys = jax.random.split(jax.random.key(seed), 3)
+    hidden = 3.0 * jax.random.normal(keys[0], (ROWS, TOKENS, WIDTH))
+    matrix = jax.random.normal(keys[1], (ENTRIES, WIDTH))
+    return hidden, matrix, jax.random.randint(keys[2], (ROWS, TOKENS), 0, ENTRIES, jnp.int32)
+
+
+def both_gradients(score):
+    def total(hidden, head, targets):
+        return weighted(score(hidden, head, targets))
+
+    return quick_jit(jax.value_and_grad(total, argnums=(0, 1)))
+
+
+plain_gradients = both_gradients(partial(whole_softmax, temperature=0.7))
+
+
+@pytest.mark.parametrize(
+    ("tile", "capped"),
+    [(TileSize(1, 1), False), (TileSize(5, 30), True), (TileSize(20, 10**6), False)],
+    ids=["one logit", "uneven", "all at once"],
+)
+def test_tiles_of_any_size_change_neither_values_nor_gradients(tile, capped):
+    hidden, matrix, targets = drawn()
+    head = CappedHead(matrix, 2.5) if capped else matrix
+    found = both_gradients(partial(score_targets, temperature=0.7, tile=tile))
+    for left, right in zip(
+        jax.tree.leaves(found(hidden, head, targets)),
+        jax.tree.leaves(plain_gradients(hidden, head, targets)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(left, right, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 30.0])
+def test_scores_of_flat_and_of_sharp_distributions_are_exact(scale):
+    hidden, matrix, targets = drawn(1)
+    tile = TileSize(entries=4, logits=8)
+    found = score_targets(hidden * scale, matrix, targets, tile=tile)
+    z = np.asarray(hidden * scale, np.float64) @ np.asarray(matrix, np.float64).T
+    scores = z - np.log(np.exp(z - z.max(-1, keepdims=True)).sum(-1, keepdims=True))
+    scores = scores - z.max(-1, keepdims=True)
+    chosen = np.take_along_axis(scores, np.asarray(targets)[..., None], -1)[..., 0]
+    np.testing.assert_allclose(found[0], chosen, rtol=1e-5, atol=1e-5)
+    entropy = -(np.exp(scores) * scores).sum(-1)
+    np.testing.assert_allclose(found[1], entropy, rtol=1e-4, atol=1e-5)
+
+
+def compiled(entries, *, head_learns=True):
+    arguments = (0, 1) if head_learns else (0,)
+    tile = TileSize(entries=256, logits=2**14)
+
+    def total(hidden, head, targets):
+        return weighted(score_targets(hidden, head, targets, tile=tile))
+
+    shapes = [(FLAT_ROWS, FLAT_TOKENS, 2), (entries, 2), (FLAT_ROWS, FLAT_TOKENS)]
+    types = [jnp.float32, jnp.float32, jnp.int32]
+    operands = [jax.ShapeDtypeStruct(*both) for both in zip(shapes, types, strict=True)]
+    program = jax.jit(jax.grad(total, argnums=arguments)).lower(*operands).compile()
+    return program.memory_analysis()
+
+
+def test_memory_stays_flat_as_the_vocabulary_grows():
+    """Beside the head and its gradient; all logits of 150,000 entries would be 293 MiB."""
+    small, large = compiled(1_000), compiled(150_000)
+    assert large.output_size_in_bytes > 150_000 * 2 * 4  # the gradient of the head
+    assert abs(large.temp_size_in_bytes - small.temp_size_in_bytes) < 2**16
+    assert large.temp_size_in_bytes < 2**20
+
+
+def test_a_frozen_head_gets_no_gradient_and_no_memory_for_it():
+    assert compiled(150_000, head_learns=False).temp_size_in_bytes < 2**20
