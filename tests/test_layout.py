@@ -24,7 +24,10 @@ MAX_CONFIG_FIELDS = 12
 MAX_RECORD_FIELDS = 16
 
 # Optional packages, each imported by the one module that is about it.
-EXTRAS = {"envs/sandbox/monty.py: pydantic_monty"}
+EXTRAS = {
+    "envs/rewards/mathematics.py: math_verify",
+    "envs/sandbox/monty.py: pydantic_monty",
+}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
