@@ -27,6 +27,7 @@ from .groups.packing import microbatches_needed
 from .learner.credit import assign_credit
 from .learner.critic import CriticRule
 from .learner.optimizer import make_optimizer
+from .learner.precision import computed_in
 from .learner.service import Learner, UpdateRule
 from .models.adapted import adapted_model, merged_params
 from .models.frozen import freeze
@@ -173,7 +174,7 @@ def make_sft_learner(recipe: Recipe, parts: Parts, start: Start) -> Learner:
     """Make the warm start's learner."""
     return sft_learner(
         start.trained,
-        parts.model.forward,
+        computed_in(parts.model.forward, recipe.learner.compute_type),
         parts.sampler.device,
         config=recipe.warm_start,
         batch_shape=_batch_shape(recipe, recipe.warm_start.batch_conversations),
@@ -187,7 +188,7 @@ def make_learner(recipe: Recipe, parts: Parts, start: Start) -> Learner:
     scale_tokens = recipe.algorithm.scale_tokens or recipe.rollout.max_tokens
     algorithm = replace(recipe.algorithm, scale_tokens=scale_tokens)
     rule = UpdateRule(
-        forward=parts.model.forward,
+        forward=computed_in(parts.model.forward, learner.compute_type),
         loss=partial(policy_loss, config=algorithm),
         optimizer=make_optimizer(learner, total_steps=recipe.run.steps * learner.epochs),
         batch_shape=_batch_shape(recipe, _batch_sequences(recipe)),

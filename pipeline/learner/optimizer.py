@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from ..errors import check
+from .precision import ComputeType
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class LearnerConfig:
     """Adam's decay of the gradient's square."""
     adam_epsilon: float = 1e-8
     """Adam's epsilon."""
+    compute_type: ComputeType = "float32"
+    """In which the model computes; parameters, gradients and the optimizer stay float32."""
     microbatch_rows: int = 16
     """Packed rows that go through the model at once: bounds memory."""
     row_tokens: int = 512

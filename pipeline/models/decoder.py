@@ -17,6 +17,7 @@ from .parameters import Params
 from .places import place_of, rotations, windowed_layers
 from .products import FEATURES_FIRST, kept
 from .quantize import look_up
+from .remat import Remat, rematerialised
 
 UNROLLED_LAYERS = 4
 
@@ -28,7 +29,7 @@ def forward(
     segment_ids: jax.Array,
     *,
     config: ModelConfig,
-    remat: bool = False,
+    remat: Remat = "none",
     experts: jax.Array | None = None,
 ) -> tuple[jax.Array, Head]:
     """Run packed rows through the decoder; differentiable.
@@ -39,12 +40,12 @@ def forward(
       positions: i32[R, T], counted from 0 within each segment.
       segment_ids: i32[R, T]; tokens see earlier ones of their own segment; 0 is padding,
         which nothing else sees and whose outputs are finite.
-      remat: recompute each layer in the backward pass, keeping only plain matrix products.
+      remat: what the backward pass computes again; see `remat.rematerialised`.
       experts: int[R, T, L, k], for a mixture of experts: which ones the sampler took, and
         `NOT_RECORDED` for a token where the router shall choose; None lets it for all.
 
     Returns:
-      hidden f32[R, T, D] after the last norm, and the head f32[V, D], so that logits are
+      hidden [R, T, D] after the last norm, and the head [V, D], so that logits are
       `hidden @ head.T`; where the family caps them, a `CappedHead`. `head.logits` takes both.
     """
     both = rotations(positions, config)
@@ -59,9 +60,6 @@ def forward(
         x, cache, _ = run(x, weights, None, experts=taken)
         return x, cache
 
-    if remat:
-        keep = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-        one_layer = jax.checkpoint(one_layer, policy=keep)
     # A shallow stack compiles and runs faster as straight code; a deep one compiles too long.
     unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
     # The stream has the type of the norms: frozen embeddings may be narrower.
@@ -69,7 +67,7 @@ def forward(
     embedded = _scaled(embedded, config)
     by_layer = None if experts is None else jnp.moveaxis(experts, 2, 0)
     layers = (params["layers"], jnp.array(windowed) if differ else None, by_layer)
-    x, _ = lax.scan(one_layer, embedded, layers, unroll=unroll)
+    x, _ = lax.scan(rematerialised(one_layer, remat), embedded, layers, unroll=unroll)
     return model_norm(x, params["final_norm"], config, axis=-1), _capped(
         output_head(params), config
     )

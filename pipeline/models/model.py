@@ -19,14 +19,15 @@ from .head import Head
 from .layer import Attend
 from .parameters import Params, init
 from .quantize import sampler_axes, sampler_params
+from .remat import Remat
 
 Tree = Any  # parameters, as the model's own functions know them
 
 Forward = Callable[[Tree, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Head]]
 """`forward(params, tokens i32[R, T], positions i32[R, T], segment_ids i32[R, T])` gives hidden
-states f32[R, T, D] and the output head f32[V, D], or a `CappedHead`; finite everywhere, also in
-padding. A token sees itself and those before it in its segment; segment 0 is padding. Where a
-batch has a record of experts, `experts=i16[R, T, L, k]` follows: see `Routed`."""
+states [R, T, D] and the output head [V, D], or a `CappedHead`, both of the parameters' type;
+finite everywhere, also in padding. A token sees itself and those before it in its segment;
+segment 0 is padding. Where a batch has a record of experts, `experts=i16[R, T, L, k]` follows: see `Routed`."""
 
 
 class ForwardCached(Protocol):
@@ -169,11 +170,11 @@ class Model:
     cut: Mapping[str, int] = field(default_factory=dict)
 
 
-def decoder_model(config: ModelConfig, vocab_size: int, *, remat: bool = False) -> Model:
+def decoder_model(config: ModelConfig, vocab_size: int, *, remat: Remat = "none") -> Model:
     """Describe this package's decoder.
 
     Args:
-      remat: see `decoder.forward`.
+      remat: see `remat.rematerialised`.
 
     Example:
       >>> model = decoder_model(ModelConfig(num_layers=3), vocab_size=17)

