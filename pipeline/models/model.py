@@ -27,7 +27,8 @@ Forward = Callable[[Tree, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Hea
 """`forward(params, tokens i32[R, T], positions i32[R, T], segment_ids i32[R, T])` gives hidden
 states [R, T, D] and the output head [V, D], or a `CappedHead`, both of the parameters' type;
 finite everywhere, also in padding. A token sees itself and those before it in its segment;
-segment 0 is padding. Where a batch has a record of experts, `experts=i16[R, T, L, k]` follows: see `Routed`."""
+segment 0 is padding. Where a batch has a record of experts, `experts=i16[R, T, L, k]` follows:
+see `Routed`."""
 
 
 class ForwardCached(Protocol):

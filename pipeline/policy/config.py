@@ -21,7 +21,7 @@ class PolicyConfig:
     chat: TemplateConfig = field(default_factory=TemplateConfig)
     """how the policy's chat template is used"""
     remat: Remat = "none"
-    """what the backward pass computes again of each layer, which bounds memory: nothing (none), all
+    """what the backward pass computes again of each layer, to save memory: nothing (none), all
     but products (dots), all but products with parameters (matrices), or everything (layer)"""
 
     def __post_init__(self) -> None:
