@@ -28,6 +28,8 @@ from .rewards import Reward as Reward
 from .spec import EnvSpec as EnvSpec
 from .threads import SyncEnv as SyncEnv
 from .threads import in_threads as in_threads
+from .tool_env import ToolEnv as ToolEnv
+from .tool_env import answer_calls as answer_calls
 from .tools import Tool as Tool
 from .tools import ToolError as ToolError
 from .tools import ToolResult as ToolResult

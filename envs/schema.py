@@ -4,6 +4,7 @@ Invariant: a value that `convert` returns has the hinted type; a value that does
 `ArgumentError` with a message for the model, never another exception.
 """
 
+import enum
 import json
 import math
 import types
@@ -12,7 +13,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, Union
 
 _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean"}
-_SUPPORTED = "str, int, float, bool, list[...], dict, Literal[...], or one of these | None"
+_SUPPORTED = (
+    "str, int, float, bool, list[...], dict, Literal[...], an Enum of texts or numbers, or one of "
+    "these | None"
+)
 
 
 class ArgumentError(ValueError):
@@ -31,13 +35,17 @@ def json_schema(hint: Any) -> Mapping[str, Any]:
     """
     if hint in _NAMES:
         return {"type": _NAMES[hint]}
-    if _is_dict(hint):
+    if values := _enum_values(hint):
+        return {"enum": [*values]}
+    if hint is dict:
         return {"type": "object"}
     if hint is list:
         return {"type": "array"}
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is list:
         return {"type": "array", "items": json_schema(arguments[0])}
+    if origin is dict and arguments[0] is str:
+        return {"type": "object", "additionalProperties": json_schema(arguments[1])}
     if origin is Literal:
         return {"enum": list(arguments)}
     if inner := _optional(hint):
@@ -60,13 +68,18 @@ def convert(value: Any, hint: Any) -> Any:
         return None if value is None else convert(value, inner[0])
     if origin is list and isinstance(value, list):
         return [convert(item, arguments[0]) for item in value]
+    if origin is dict and isinstance(value, dict):
+        return {key: convert(item, arguments[1]) for key, item in value.items()}
+    for given, member in _enum_values(hint).items():
+        if value == given and type(value) is type(given):
+            return member
     if origin is Literal and any(value == a and type(value) is type(a) for a in arguments):
         return value
     if hint is float and type(value) in (int, float):
         return _finite(value)
     if hint in _NAMES and type(value) is hint:
         return value
-    if (hint is list or _is_dict(hint)) and isinstance(value, origin or hint):
+    if (hint is list or hint is dict) and isinstance(value, hint):
         return value
     raise ArgumentError(f"must be {describe(hint)}, got {_short(value)}")
 
@@ -86,6 +99,8 @@ def convert_text(text: str, hint: Any) -> Any:
         return text
     if typing.get_origin(hint) is Literal and text in typing.get_args(hint):
         return text
+    if text in _enum_values(hint):
+        return convert(text, hint)
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):  # brackets nested thousands deep end in the latter
@@ -102,13 +117,15 @@ def describe(hint: Any) -> str:
     """
     if hint in _NAMES:
         return _NAMES[hint]
-    if typing.get_origin(hint) is Literal:
-        return "one of " + ", ".join(repr(value) for value in typing.get_args(hint))
+    if choices := _choices(hint):
+        return "one of " + ", ".join(repr(value) for value in choices)
     if inner := _optional(hint):
         return f"{describe(inner[0])} or null"
     if typing.get_origin(hint) is list:
         return f"a list of {describe(typing.get_args(hint)[0])}"
-    return "an object" if _is_dict(hint) else "a list"
+    if typing.get_origin(hint) is dict:
+        return f"an object of {describe(typing.get_args(hint)[1])} values"
+    return "an object" if hint is dict else "a list"
 
 
 def _optional(hint: Any) -> tuple[Any, ...]:
@@ -119,8 +136,20 @@ def _optional(hint: Any) -> tuple[Any, ...]:
     return inner if len(inner) == 1 else ()
 
 
-def _is_dict(hint: Any) -> bool:
-    return hint is dict or typing.get_origin(hint) is dict
+def _choices(hint: Any) -> tuple[Any, ...]:
+    if typing.get_origin(hint) is Literal:
+        return typing.get_args(hint)
+    return tuple(_enum_values(hint))
+
+
+def _enum_values(hint: Any) -> Mapping[Any, enum.Enum]:
+    """Return the members of an Enum by value; nothing for another type."""
+    if not (isinstance(hint, type) and issubclass(hint, enum.Enum)):
+        return {}
+    values = {member.value: member for member in hint}
+    if not all(type(value) in (str, int) for value in values):
+        raise TypeError(f"a tool's parameter must be {_SUPPORTED}; got {hint!r}")
+    return values
 
 
 def _finite(value: int | float) -> float:

@@ -2,19 +2,20 @@
 
 Invariant: whatever the policy writes, a call returns a `ToolResult`. A wrong call is an answer
 that a model can learn from, and so is one that takes too long for its tool. An exception in the
-tool's own code is a fault of the infrastructure and goes on up, unless the function raises
-`ToolError` to tell the model.
+tool's own code is a fault of the infrastructure and goes on up, unless it is a `ToolError`, raised
+to tell the model, or of a kind that the tool names in `errors`.
 """
 
+import enum
 import inspect
 import json
 import math
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
 import trio
 from trio.lowlevel import RunVar
@@ -23,6 +24,7 @@ from .messages import CallStatus, ToolCall
 from .schema import ArgumentError, convert, convert_text, json_schema
 from .worker_threads import ThreadCall, ThreadStatistics, WorkerThreads
 
+RESULT_CHARACTERS = 16_384
 # Of all tools of a run together. Not trio's own threads: calls that hang must not hold up others.
 THREADS = 64
 MAX_ABANDONED = 16
@@ -71,8 +73,11 @@ class Tool:
       in_thread: a synchronous function runs in a worker thread; others run in place and
         must be quick, as every episode waits for them. A call that is cancelled abandons its
         thread; others take its place, as in `worker_threads`.
-      deadline_seconds: of one call, a place among the threads included; None sets no deadline
+      deadline_seconds: of one call, waiting for a place included; None sets no deadline
         beside those of the rollout.
+      concurrency: so many calls of a run at once; others wait, in order. None sets no limit.
+      errors: kinds of exceptions that are an answer.
+      max_result_characters: of an answer; what is longer is cut, and says so.
     """
 
     name: str
@@ -82,20 +87,45 @@ class Tool:
     function: Callable[..., Any]
     in_thread: bool = False
     deadline_seconds: float | None = None
+    concurrency: int | None = None
+    errors: tuple[type[Exception], ...] = ()
+    max_result_characters: int = RESULT_CHARACTERS
+    _places: RunVar[trio.CapacityLimiter] = field(
+        default_factory=partial(RunVar, "places of a tool"), compare=False, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        for option in ("concurrency", "max_result_characters", "deadline_seconds"):
+            value, least = getattr(self, option), "> 0" if option == "deadline_seconds" else ">= 1"
+            allowed = value is None or (0 < value < math.inf and (least == "> 0" or value >= 1))
+            if not allowed:
+                raise ValueError(
+                    f"{option} of the tool {self.name!r} must be {least} and finite, got {value}; "
+                    "None sets no limit"
+                )
+        in_place = not (self.in_thread or inspect.iscoroutinefunction(self.function))
+        if self.deadline_seconds is not None and in_place:
+            raise ValueError(
+                f"nothing can keep the tool {self.name!r} to its deadline_seconds, since it "
+                "runs in place; set in_thread=True"
+            )
 
     async def __call__(self, call: ToolCall) -> ToolResult:
         """Answer one call.
 
         Raises:
           TooManyHungThreads: see `worker_threads`. Beside it, only an exception of the function
-            other than ToolError is raised.
+            that is neither ToolError nor in `errors` is raised.
         """
         try:
-            return ToolResult(_as_text(await self._run_in_time(self._arguments(call))))
+            return ToolResult(self._text(await self._run_in_time(self._arguments(call))))
         except _CallError as error:
             return ToolResult(f"{self.name}: {error}", is_error=True)
         except ToolError as error:
-            return ToolResult(str(error), is_error=True)
+            return ToolResult(self._cut(str(error)), is_error=True)
+        except self.errors as error:
+            text = f"{self.name}: {type(error).__name__}: {error}"
+            return ToolResult(self._cut(text), is_error=True)
 
     def _arguments(self, call: ToolCall) -> dict[str, Any]:
         if call.status == "malformed" and not call.problem:
@@ -128,10 +158,24 @@ class Tool:
 
     async def _run_in_time(self, arguments: Mapping[str, Any]) -> Any:
         if self.deadline_seconds is None:
-            return await self._run(arguments)
+            return await self._run_in_place(arguments)
         with trio.move_on_after(self.deadline_seconds):
-            return await self._run(arguments)
+            return await self._run_in_place(arguments)
         raise _CallError(f"took more than {self.deadline_seconds:g} s and was given up")
+
+    async def _run_in_place(self, arguments: Mapping[str, Any]) -> Any:
+        if self.concurrency is None:
+            return await self._run(arguments)
+        async with self._limiter(self.concurrency):
+            return await self._run(arguments)
+
+    def _limiter(self, places: int) -> trio.CapacityLimiter:
+        try:
+            return self._places.get()
+        except LookupError:
+            limiter = trio.CapacityLimiter(places)
+            self._places.set(limiter)
+            return limiter
 
     async def _run(self, arguments: Mapping[str, Any]) -> Any:
         if inspect.iscoroutinefunction(self.function):
@@ -144,11 +188,45 @@ class Tool:
     def _usage(self) -> str:
         return f"{self.name}({', '.join(self.types)})"
 
+    def _text(self, value: Any) -> str:
+        if isinstance(value, str):
+            return self._cut(value)
+        try:
+            return self._cut(json.dumps(value))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TypeError(
+                f"the tool {self.name!r} must return text or what JSON has, got {value!r:.100}"
+            ) from error
+
+    def _cut(self, text: str) -> str:
+        left_out = len(text) - self.max_result_characters
+        if left_out <= 0:
+            return text
+        return f"{text[: self.max_result_characters]}… ({left_out} more characters are left out)"
+
+
+class _Options(TypedDict, total=False):
+    in_thread: bool
+    deadline_seconds: float | None
+    concurrency: int | None
+    errors: tuple[type[Exception], ...]
+    max_result_characters: int
+
+
+@overload
+def tool(
+    function: None = None, **options: Unpack[_Options]
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+@overload
+def tool(function: Callable[..., Any], **options: Unpack[_Options]) -> Tool: ...
+
 
 def tool(
-    function: Callable[..., Any], *, in_thread: bool = False, deadline_seconds: float | None = None
-) -> Tool:
-    """Make a tool from a function, synchronous or async.
+    function: Callable[..., Any] | None = None, **options: Unpack[_Options]
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool from a function, synchronous or async; also as a decorator, with options.
 
     The name is the function's, the schema comes from its type hints and defaults, the
     descriptions from its docstring (a section `Args:` describes the parameters).
@@ -158,15 +236,19 @@ def tool(
 
     Args:
       function: all parameters typed as `str`, `int`, `float`, `bool`, `list[...]`, `dict`,
-        `Literal[...]`, or one of these `| None`.
+        `Literal[...]`, an `Enum` of texts or integers, or one of these `| None`.
       in_thread: run a synchronous function that blocks in a worker thread. A deadline ends
         the call but can't stop the thread: give what blocks a timeout of its own.
       deadline_seconds: a call that takes longer is given up, and the policy reads so as its
         result; above 0. Only for functions that are async or run in a thread.
+      concurrency: so many calls at once, at least 1; waiting counts for the deadline.
+      errors: kinds of exceptions of the function that the policy reads, as in `(OSError,)`; others
+        fail the episode, which is tried again.
+      max_result_characters: longer results are cut, at least 1.
 
     Raises:
       TypeError: for a parameter without a type, or of a type that is not in the list.
-      ValueError: for a deadline that isn't above 0, or that nothing can keep.
+      ValueError: for numbers out of range, and a deadline that nothing can keep.
 
     Example:
       >>> def double(number: int) -> int:
@@ -177,18 +259,32 @@ def tool(
       >>> trio.run(tool(double), ToolCall("double", argument="x")).content
       "double: argument 'number' must be integer, got 'x'"
     """
+    if function is None:
+        return partial(_make, **options)
+    return _make(function, **options)
+
+
+def _make(function: Callable[..., Any], **options: Unpack[_Options]) -> Tool:
     name = function.__name__
-    _check_deadline(function, deadline_seconds, in_thread=in_thread)
     types = _parameter_types(function)
     description, notes = _read_docstring(inspect.getdoc(function) or "")
     signature = inspect.signature(function).parameters
     properties = {
-        key: {**json_schema(hint), **({"description": notes[key]} if key in notes else {})}
+        key: {**json_schema(hint), **_notes(notes.get(key), signature[key].default)}
         for key, hint in types.items()
     }
     required = [key for key in types if signature[key].default is inspect.Parameter.empty]
     schema = {"type": "object", "properties": properties, "required": required}
-    return Tool(name, description, schema, types, function, in_thread, deadline_seconds)
+    return Tool(name, description, schema, types, function, **options)
+
+
+def _notes(description: str | None, default: Any) -> dict[str, Any]:
+    """Return what a schema says of a parameter beside its type."""
+    plain = default.value if isinstance(default, enum.Enum) else default
+    notes: dict[str, Any] = {} if description is None else {"description": description}
+    if isinstance(plain, str | int | float | bool):  # None is what "may be left out" says
+        notes["default"] = plain
+    return notes
 
 
 def describe_problem(call: ToolCall) -> str:
@@ -235,23 +331,6 @@ def _worker_threads() -> WorkerThreads:
         return threads
 
 
-def _check_deadline(
-    function: Callable[..., Any], deadline_seconds: float | None, *, in_thread: bool
-) -> None:
-    if deadline_seconds is None:
-        return
-    if not 0 < deadline_seconds < math.inf:
-        raise ValueError(
-            f"deadline_seconds of the tool {function.__name__!r} must be > 0 and finite, got "
-            f"{deadline_seconds}; None sets no deadline"
-        )
-    if not (in_thread or inspect.iscoroutinefunction(function)):
-        raise ValueError(
-            f"nothing can keep the tool {function.__name__!r} to its deadline_seconds, since it "
-            "runs in place; set in_thread=True"
-        )
-
-
 class _CallError(Exception):
     """The call itself is wrong; the text, after the tool's name, is the answer."""
 
@@ -279,7 +358,3 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
         if found := re.match(r"\s*(\w+)(?: \([^)]*\))?: (.*)", entry, flags=re.DOTALL):
             notes[found.group(1)] = " ".join(found.group(2).split())
     return " ".join(description.split()), notes
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

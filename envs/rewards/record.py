@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..base import Task
-from ..messages import Message
+from ..messages import Message, ToolCall
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,16 @@ class EpisodeRecord:
 
     @property
     def answer(self) -> str:
-        """What the policy said last; "" if it said nothing."""
-        said = [message.content for message in self.messages if message.role == "assistant"]
-        return said[-1] if said else ""
+        """What the policy said last: to the tool `finish`, or the text of its last turn, or ""."""
+        said = [message for message in self.messages if message.role == "assistant"]
+        if not said:
+            return ""
+        finished = [call for call in said[-1].tool_calls if _finishes(call)]
+        if not finished:
+            return said[-1].content
+        return str(finished[0].arguments.get("answer", finished[0].argument))
+
+
+def _finishes(call: ToolCall) -> bool:
+    given = call.arguments.get("answer", call.argument)
+    return call.name == "finish" and call.status == "ok" and isinstance(given, str)

@@ -1,7 +1,9 @@
 """Tools: schemas from signatures, and an answer to whatever a policy writes."""
 
+import enum
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
@@ -18,6 +20,7 @@ from headrace.envs import (
     ToolResult,
     TooManyHungThreads,
     answer_call,
+    answer_calls,
     describe_problem,
     tool,
     tool_threads,
@@ -84,8 +87,8 @@ def test_schema_and_descriptions_come_from_the_function() -> None:
         "type": "object",
         "properties": {
             "query": {"type": "string", "description": "words to look for."},
-            "limit": {"type": "integer", "description": "at most so many."},
-            "order": {"enum": ["new", "old"]},
+            "limit": {"type": "integer", "description": "at most so many.", "default": 3},
+            "order": {"enum": ["new", "old"], "default": "new"},
         },
         "required": ["query"],
     }
@@ -346,6 +349,140 @@ def test_too_many_tool_calls_that_hang_end_the_run(release: threading.Event) -> 
 def test_deadlines_that_make_no_sense(seconds: float, in_thread: bool, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tool(negate, in_thread=in_thread, deadline_seconds=seconds)
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+def test_an_enum_is_given_by_value_and_taken_as_a_member() -> None:
+    def paint(color: Color = Color.BLUE, other: Color | None = None) -> str:
+        return f"{color.name}, {other}"
+
+    assert tool(paint).parameters["properties"] == {
+        "color": {"enum": ["red", "blue"], "default": "blue"},
+        "other": {"anyOf": [{"enum": ["red", "blue"]}, {"type": "null"}]},
+    }
+    assert answer(ToolCall("paint", {"color": "red"}), paint).content == "RED, None"
+    assert answer(ToolCall("paint", {"color": "RED"}), paint).content == (
+        "paint: argument 'color' must be one of 'red', 'blue', got 'RED'"
+    )
+    assert convert_text("red", Color) is Color.RED
+
+
+def test_values_of_an_object_are_checked() -> None:
+    assert convert({"a": 1}, dict[str, int]) == {"a": 1}
+    with pytest.raises(ArgumentError, match="must be integer, got 'b'"):
+        convert({"a": "b"}, dict[str, int])
+
+
+def test_a_decorator_with_and_without_options() -> None:
+    @tool
+    def one(number: int) -> int:
+        return number
+
+    @tool(deadline_seconds=2.0)
+    async def two(number: int) -> int:
+        return number
+
+    assert (one.name, two.name, two.deadline_seconds) == ("one", "two", 2.0)
+
+
+def test_a_flood_is_cut_and_says_so() -> None:
+    @tool(max_result_characters=5)
+    def flood(count: int) -> str:
+        if count < 0:
+            raise ToolError("no" * 50)
+        return "x" * count
+
+    async def main() -> list[str]:
+        return [(await flood(ToolCall("flood", {"count": n}))).content for n in (5, 1000, -1)]
+
+    assert trio.run(main) == [
+        "xxxxx",
+        "xxxxx… (995 more characters are left out)",
+        "nonon… (95 more characters are left out)",
+    ]
+    assert len(answer(ToolCall("f", {"count": 10**6}), lambda_free_flood).content) < 20_000
+
+
+def lambda_free_flood(count: int) -> str:
+    return "x" * count
+
+
+def test_named_exceptions_are_answers_and_others_are_faults() -> None:
+    @tool(errors=(OSError,))
+    def read(name: str) -> str:
+        raise FileNotFoundError(name) if name else KeyError(name)
+
+    result = trio.run(read, ToolCall("read", {"name": "notes"}))
+    assert result == ToolResult("read: FileNotFoundError: notes", is_error=True)
+    with pytest.raises(KeyError):
+        trio.run(read, ToolCall("read", {"name": ""}))
+
+
+def test_a_result_that_is_neither_text_nor_json_is_a_fault_that_names_the_tool() -> None:
+    def odd() -> Any:
+        return {1, 2}
+
+    with pytest.raises(TypeError, match="the tool 'odd' must return text or what JSON has"):
+        answer(ToolCall("odd"), odd)
+
+
+def test_calls_of_a_tool_are_limited_and_those_of_a_turn_run_at_once() -> None:
+    now, most = Counter[str](), Counter[str]()
+
+    async def count(name: str) -> str:
+        now[name] += 1
+        most[name] = max(most[name], now[name])
+        await trio.sleep(1.0)
+        now[name] -= 1
+        return name
+
+    @tool(concurrency=2, deadline_seconds=2.5)
+    async def few(number: int) -> str:
+        return await count("few")
+
+    @tool
+    async def many(number: int) -> str:
+        return await count("many")
+
+    async def main() -> list[str]:
+        calls = [
+            ToolCall(name, {"number": n}, id=f"{name}{n}")
+            for n in range(5)
+            for name in ("few", "many")
+        ]
+        return [f"{m.tool_call_id} {m.content}" for m in await answer_calls(calls, (few, many))]
+
+    told = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert most == {"few": 2, "many": 5}
+    assert told[:2] == ["few0 few", "many0 many"]
+    assert told[-2:] == ["few4 few: took more than 2.5 s and was given up", "many4 many"]
+
+
+def test_the_first_call_that_fails_is_raised_and_the_others_are_cancelled() -> None:
+    @tool
+    async def crash(after: int) -> str:
+        await trio.sleep(after)
+        raise OSError(str(after))
+
+    async def main() -> None:
+        calls = [ToolCall("crash", {"after": after}) for after in (9, 1, 5)]
+        with pytest.raises(OSError, match="1"):
+            await answer_calls(calls, (crash,))
+        assert trio.current_time() - began == pytest.approx(1.0)
+
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    began = clock.current_time()
+    trio.run(main, clock=clock)
+
+
+@pytest.mark.parametrize("option", ["concurrency", "max_result_characters"])
+def test_limits_that_make_no_sense(option: str) -> None:
+    with pytest.raises(ValueError, match=f"{option} of the tool 'negate' must be >= 1.*got 0"):
+        tool(negate, **{option: 0})  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("hint", [complex, set, int | str, list[complex], bytes])
