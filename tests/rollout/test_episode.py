@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headrace.envs import Message, StepResult, Task
 from headrace.pipeline.rollout.config import RolloutConfig
 from headrace.pipeline.rollout.episode import EpisodeIdentity, Rollout, run_episode
+from headrace.pipeline.sampling import Sampling
 from headrace.pipeline.text.renderer import CharacterRenderer, TextConfig
 from headrace.pipeline.types import (
     Completion,
@@ -68,6 +69,14 @@ def run(sample, books=None, *, env=None, config=None, task=TASK):
 
 def text(trajectory: Trajectory) -> str:
     return RENDERER.text(trajectory.tokens.tolist())
+
+
+def test_every_request_asks_for_the_cuts_of_the_rollout():
+    sample = Script(turn("7"), turn("8"))
+    run(sample, config=RolloutConfig(max_tokens=64, top_k=5, top_p=0.9, min_p=0.01))
+    asked = [request.sampling for request in sample.requests]
+    assert asked == [Sampling(top_k=5, top_p=0.9, min_p=0.01)] * len(asked)
+    assert len(asked) == 2
 
 
 def test_a_whole_episode_token_by_token():
