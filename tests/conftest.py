@@ -1,5 +1,7 @@
 """Strict settings for every test: eight CPU devices, no silent promotion, no thread left."""
 
+import os
+import tempfile
 import threading
 from collections.abc import Iterator
 
@@ -14,6 +16,19 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Programs that another test has compiled, under whatever name, are loaded. The environment is for
+# the processes that tests start. A folder that the user chooses is kept: runs after the first
+# then compile hardly anything.
+_PROGRAMS = tempfile.TemporaryDirectory(prefix="headrace-programs-")
+_CACHE = {
+    "jax_compilation_cache_dir": os.environ.get("JAX_COMPILATION_CACHE_DIR", _PROGRAMS.name),
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+for _name, _value in _CACHE.items():
+    jax.config.update(_name, _value)
+    os.environ[_name.upper()] = str(_value)
 
 # The same examples on every machine: a failure is found again by running the test again.
 # Compilation makes the first example slow, so there is no deadline for one.

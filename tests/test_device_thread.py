@@ -173,14 +173,31 @@ def test_cancelling_a_caller_lets_its_command_finish() -> None:
 
 def test_the_end_abandons_waiting_commands_and_leaves_no_thread() -> None:
     device = DeviceThread("device")
+    started, released = threading.Event(), threading.Event()
     ran: list[int] = []
 
-    async def body() -> None:
-        device.post(lambda: time.sleep(0.02))
-        device.post(lambda: ran.append(1))
-        await trio.sleep(0.005)
+    def hold() -> None:
+        started.set()
+        released.wait()
 
-    run_with(device, body)
+    async def release_after_the_end() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(0.01)  # `serve` has asked the thread to end in the same tick
+            released.set()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(release_after_the_end)
+            await nursery.start(device.serve)
+            device.post(hold)
+            device.post(lambda: ran.append(1))
+            await trio.to_thread.run_sync(started.wait)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
     assert ran == []
     assert "device" not in {thread.name for thread in threading.enumerate()}
 

@@ -9,8 +9,14 @@ import numpy as np
 from headrace.pipeline.groups.packing import PackItem, pack
 from headrace.pipeline.types import TrainBatch
 
-# Unoptimised code: the tests run each program a few times only.
-quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+# Unoptimised code, compiled up to ten times faster, for programs that tests run a few times only.
+# Not for laws about equal bits: those are of programs as users compile them.
+QUICK = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+quick_jit = partial(jax.jit, compiler_options=QUICK)
 
 VOCAB = 11
 WIDTH = 6

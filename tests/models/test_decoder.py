@@ -14,6 +14,7 @@ from headrace.pipeline.models.head import logits
 from headrace.pipeline.models.parameters import init
 from headrace.pipeline.models.remat import Remat
 from headrace.pipeline.models.traits import AttentionTraits, RopeTraits, Traits
+from tests.learner.toy import quick_jit
 
 VOCAB = 11
 # Two models that have every trait between them, with numbers that bite on seven tokens.
@@ -47,7 +48,7 @@ MODELS = {
 
 def make_params(config: ModelConfig, seed: int = 0) -> Any:
     """Parameters in which every weight, norms included, differs from its start."""
-    params = jax.jit(partial(init, config, VOCAB))(jax.random.key(seed))
+    params = quick_jit(partial(init, config, VOCAB))(jax.random.key(seed))
     rng = np.random.default_rng(seed)
 
     def disturb(weight: jax.Array) -> np.ndarray:
@@ -182,7 +183,7 @@ def pack(rows: list[list[list[int]]], length: int) -> tuple[np.ndarray, np.ndarr
 def test_forward_equals_the_oracle_for_packed_rows(config: ModelConfig, remat: Remat) -> None:
     params = make_params(config)
     first, second, third = sequences(1, [5, 3, 7])
-    run = jax.jit(partial(forward, config=config, remat=remat))
+    run = quick_jit(partial(forward, config=config, remat=remat))
     hidden, head = run(params, *pack([[first, second], [third]], length=9))
     assert hidden.dtype == logits(hidden, head).dtype == jnp.float32
     for got, tokens in [
@@ -209,11 +210,11 @@ def test_padding_gives_finite_values_and_gradients_and_leaks_nothing() -> None:
         used = (segments != 0)[:, :, None]
         return jnp.where(used, jnp.sin(hidden @ head.T), 0.0).sum()
 
-    gradient = jax.jit(jax.grad(loss))
+    gradient = quick_jit(jax.grad(loss))
     grads = gradient(params, tokens)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
     other = np.where(segments == 0, 7, tokens)
     # Gradients are sums over tokens; padding adds exact zeros to them.
     jax.tree.map(np.testing.assert_array_equal, grads, gradient(params, other))
-    hidden, _ = jax.jit(partial(forward, config=config))(params, tokens, positions, segments)
+    hidden, _ = quick_jit(partial(forward, config=config))(params, tokens, positions, segments)
     assert np.isfinite(hidden).all()

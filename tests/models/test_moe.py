@@ -20,6 +20,7 @@ from headrace.pipeline.models.products import FEATURES_FIRST, FEATURES_LAST
 from headrace.pipeline.models.quantize import quantize
 from headrace.pipeline.models.traits import ExpertTraits, Traits
 from headrace.pipeline.types import NOT_RECORDED
+from tests.learner.toy import quick_jit
 
 EXPERTS = ExpertTraits(count=5, per_token=2, normalize=True)
 CONFIG = ModelConfig(2, 8, 2, 1, 4, 6, traits=Traits(experts=EXPERTS))
@@ -40,14 +41,14 @@ def make_params() -> Any:
 
 @cache
 def sampler_layer() -> Any:
-    return jax.jit(unstack)(make_params())["layers"][0]
+    return quick_jit(unstack)(make_params())["layers"][0]
 
 
 def of_layer(params: Any, index: int = 0) -> Any:
     return {name: stack[index] for name, stack in params["layers"].items()}
 
 
-@partial(jax.jit, static_argnums=2)
+@partial(quick_jit, static_argnums=2)
 def learner_mixture(x: Any, weights: Any, traits: ExpertTraits, recorded: Any = None) -> Any:
     return mixture(
         x, weights, traits, activation=jax.nn.silu, form=FEATURES_LAST, recorded=recorded
@@ -133,7 +134,7 @@ def test_law_7_neighbours_never_change_a_row_of_the_sampler(seed: int, order: li
 def test_rounded_experts_move_the_result_a_little() -> None:
     x = stream(1)
     exact, experts = sampler_mixture(x, sampler_layer(), EXPERTS)
-    rounded = jax.jit(quantize)(jax.jit(unstack)(make_params()))["layers"][0]
+    rounded = quick_jit(quantize)(quick_jit(unstack)(make_params()))["layers"][0]
     assert rounded["expert_down"].values.dtype == jnp.int8
     found, same = sampler_mixture(x, rounded, EXPERTS)
     np.testing.assert_array_equal(same, experts)

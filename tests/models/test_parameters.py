@@ -11,12 +11,13 @@ import pytest
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.parameters import declare, init, logical_axes, unstack
+from tests.learner.toy import quick_jit
 
 CONFIG = ModelConfig(3, 8, 4, 2, 4, 12, qk_norm=True, tied_embeddings=False)
 VOCAB = 7
 
 
-draw = jax.jit(partial(init, CONFIG, VOCAB))
+draw = quick_jit(partial(init, CONFIG, VOCAB))
 
 
 def make_params() -> dict:
@@ -55,7 +56,7 @@ def test_every_dimension_has_a_logical_axis() -> None:
 
 def test_unstack_gives_the_layers_in_order() -> None:
     params = make_params()
-    unstacked = jax.jit(unstack)(params)
+    unstacked = quick_jit(unstack)(params)
     assert len(unstacked["layers"]) == CONFIG.num_layers
     for index, layer in enumerate(unstacked["layers"]):
         assert layer.keys() == params["layers"].keys()
@@ -73,7 +74,7 @@ def test_unstack_gives_the_layers_in_order() -> None:
 def test_unstacked_parameters_survive_the_donation_of_the_learners() -> None:
     params = make_params()
     expected = np.array(params["embedding"])
-    unstacked = jax.jit(unstack)(params)
+    unstacked = quick_jit(unstack)(params)
     for leaf in jax.tree.leaves(params):
         leaf.delete()
     np.testing.assert_array_equal(unstacked["embedding"], expected)
@@ -81,7 +82,7 @@ def test_unstacked_parameters_survive_the_donation_of_the_learners() -> None:
 
 
 def test_unstack_casts() -> None:
-    leaves = jax.tree.leaves(jax.jit(partial(unstack, dtype=jnp.bfloat16))(make_params()))
+    leaves = jax.tree.leaves(quick_jit(partial(unstack, dtype=jnp.bfloat16))(make_params()))
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.bfloat16)}
 
 

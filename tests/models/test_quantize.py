@@ -26,6 +26,7 @@ from headrace.pipeline.models.quantize import (
     sampler_axes,
     sampler_params,
 )
+from tests.learner.toy import quick_jit
 
 VOCAB = 13
 TIED = ModelConfig(2, 16, 4, 2, 4, 24, qk_norm=True)
@@ -46,7 +47,7 @@ def is_quantized(node: Any) -> bool:
 
 
 def make_params(model: ModelConfig, seed: int = 0) -> Any:
-    return jax.jit(partial(init, model, VOCAB))(jax.random.key(seed))
+    return quick_jit(partial(init, model, VOCAB))(jax.random.key(seed))
 
 
 @settings(max_examples=40)
@@ -98,8 +99,8 @@ def test_one_matrix_or_many_mapped_over_are_rounded_alike():
 
 
 def test_every_matrix_is_rounded_and_nothing_else_changes():
-    plain = jax.jit(unstack)(make_params(UNTIED))
-    stored = jax.jit(quantize)(plain)
+    plain = quick_jit(unstack)(make_params(UNTIED))
+    stored = quick_jit(quantize)(plain)
     assert jax.tree.structure(plain) == jax.tree.structure(stored, is_leaf=is_quantized)
     flat = jax.tree.leaves_with_path(stored, is_leaf=is_quantized)
     for (path, leaf), weight in zip(flat, jax.tree.leaves(plain), strict=True):
@@ -133,7 +134,7 @@ def test_int8_takes_about_a_quarter_of_the_memory_and_bfloat16_half():
 
 def test_stored_weights_survive_the_donation_of_the_learners():
     params = make_params(TIED)
-    stored = jax.jit(partial(sampler_params, weights="int8"))(params)
+    stored = quick_jit(partial(sampler_params, weights="int8"))(params)
     expected = jax.tree.map(np.array, stored)
     for leaf in jax.tree.leaves(params):
         leaf.delete()
@@ -144,7 +145,7 @@ TOKENS = np.random.default_rng(3).integers(0, VOCAB, (2, 7)).astype(np.int32)
 MASK = np.broadcast_to(np.tri(7, dtype=np.bool_), (2, 7, 7))
 
 
-@partial(jax.jit, static_argnums=1)
+@partial(quick_jit, static_argnums=1)
 def logits(params: Any, model: ModelConfig) -> jax.Array:
     """Two texts through the sampler's decoder, without a cache: [14, V]."""
 
@@ -159,8 +160,8 @@ def logits(params: Any, model: ModelConfig) -> jax.Array:
 
 def test_products_use_exactly_the_rounded_weights_which_moves_logits_a_little():
     model = replace(UNTIED, num_layers=1)
-    plain = jax.jit(unstack)(make_params(model))
-    stored = jax.jit(quantize)(plain)
+    plain = quick_jit(unstack)(make_params(model))
+    stored = quick_jit(quantize)(plain)
 
     def meant(leaf: Any) -> Any:
         return dequantized(leaf) if is_quantized(leaf) else leaf
@@ -177,7 +178,7 @@ def test_products_use_exactly_the_rounded_weights_which_moves_logits_a_little():
 def test_bfloat16_moves_logits_a_little():
     model = replace(TIED, num_layers=1)
     params = make_params(model)
-    exact = logits(jax.jit(sampler_params)(params), model)
-    found = logits(jax.jit(partial(sampler_params, weights="bfloat16"))(params), model)
+    exact = logits(quick_jit(sampler_params)(params), model)
+    found = logits(quick_jit(partial(sampler_params, weights="bfloat16"))(params), model)
     assert found.dtype == jnp.float32
     assert 1e-4 < jnp.abs(found - exact).mean() / jnp.std(exact) < 0.02

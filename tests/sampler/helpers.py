@@ -18,6 +18,7 @@ from headrace.pipeline.sampler.engine import SamplerStatistics
 from headrace.pipeline.sampler.programs import Programs, compile_programs
 from headrace.pipeline.sampler.service import NativeSampler
 from headrace.pipeline.types import Completion, Float32s, Int32s, Sample, SampleRequest
+from tests.learner.toy import quick_jit
 
 VOCAB = 19
 STOP = 3
@@ -38,7 +39,7 @@ CONFIG = SamplerConfig(
 
 @cache
 def _compiled_init() -> Any:
-    return jax.jit(partial(init, MODEL, VOCAB))
+    return quick_jit(partial(init, MODEL, VOCAB))
 
 
 @cache
@@ -49,7 +50,7 @@ def learner_params(version: int) -> Any:
 
 @cache
 def sampler_params(version: int) -> Any:
-    return jax.jit(unstack)(learner_params(version))
+    return quick_jit(unstack)(learner_params(version))
 
 
 def make_request(
@@ -69,7 +70,7 @@ def make_request(
 
 @cache
 def _compiled_forward() -> Any:
-    return jax.jit(partial(forward, config=MODEL))
+    return quick_jit(partial(forward, config=MODEL))
 
 
 def learner_logits(params: Any, sequence: Int32s) -> NDArray[np.float64]:

@@ -72,7 +72,7 @@ def run(engine: Engine, request: SampleRequest) -> Completion:
     return answers[0]
 
 
-@jax.jit
+@quick_jit
 def _hidden(params: Any, rows: Any) -> Any:
     bound = partial(forward_adapted, forward=partial(forward, config=MODEL), config=lora())
     return bound(params, *rows)

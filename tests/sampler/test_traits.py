@@ -14,6 +14,7 @@ from headrace.pipeline.models.parameters import init, unstack
 from headrace.pipeline.models.traits import AttentionTraits, RopeTraits, Traits
 from headrace.pipeline.sampler.engine import Engine
 from headrace.pipeline.types import Completion, SampleRequest, TrainBatch
+from tests.learner.toy import quick_jit
 from tests.sampler.helpers import CONFIG, VOCAB, make_request
 
 # The window ends inside pages and chunks of 4 positions, which prompts fill several times.
@@ -42,7 +43,7 @@ def params() -> Any:
     def disturb(weight: jax.Array) -> np.ndarray:
         return np.asarray(weight) + 0.3 * rng.standard_normal(weight.shape).astype(np.float32)
 
-    return jax.tree.map(disturb, jax.jit(partial(init, MODEL, VOCAB))(jax.random.key(0)))
+    return jax.tree.map(disturb, quick_jit(partial(init, MODEL, VOCAB))(jax.random.key(0)))
 
 
 def run(engine: Engine, requests: list[SampleRequest]) -> list[Completion]:
@@ -64,7 +65,7 @@ def learner_logprobs(request: SampleRequest, completion: Completion) -> np.ndarr
     return np.asarray(_score(params(), rows))[0, len(request.tokens) : len(sequence)]
 
 
-@jax.jit
+@quick_jit
 def _score(params: Any, rows: TrainBatch) -> jax.Array:
     model = partial(forward, config=MODEL)
     return row_logprobs(params, rows, forward=model, temperature=TEMPERATURE)[0]
@@ -72,7 +73,7 @@ def _score(params: Any, rows: TrainBatch) -> jax.Array:
 
 def test_laws_7_and_8_hold_left_and_right_of_the_window() -> None:
     engine = Engine(CONFIG, decoder_model(MODEL, VOCAB))
-    engine.publish(jax.jit(unstack)(params()), 0)
+    engine.publish(quick_jit(unstack)(params()), 0)
     requests = [make_request(seed, temperature=TEMPERATURE, max_tokens=8) for seed in range(12)]
     together = run(engine, requests)
     assert max(len(one.tokens) for one in requests) > 2 * MODEL.traits.attention.window
