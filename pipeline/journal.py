@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ..envs.messages import Message
 from .algorithms.alarms import alarms
 from .controller import Controller, Update
 from .evaluate import Evaluation
@@ -231,12 +232,24 @@ def _readable(group: TrajectoryGroup, trajectory: Trajectory, batch: int) -> Map
         "lag": batch - trajectory.oldest_version,
         "tokens": sum(len(sample.tokens) for sample in trajectory.samples),
         "sampled_tokens": sum(int(sample.loss_mask.sum()) for sample in trajectory.samples),
+        "samples": len(trajectory.samples),
         "seconds": round(trajectory.seconds, 4),
         "turns": [turn for sample in trajectory.samples for turn in _turns(sample)],
-        "messages": [
-            {"role": message.role, "content": message.content} for message in trajectory.messages
-        ],
+        "messages": [_as_said(message) for message in trajectory.messages],
     }
+
+
+def _as_said(message: Message) -> dict[str, Any]:
+    """Return a message, with thoughts and calls where it has some."""
+    said: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning:
+        said["reasoning"] = message.reasoning
+    if message.tool_calls:
+        said["tool_calls"] = [
+            {"name": call.name, "status": call.status, "raw": call.raw}
+            for call in message.tool_calls
+        ]
+    return said
 
 
 def _turns(trajectory: Trajectory) -> list[list[float]]:

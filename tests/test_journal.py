@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from headrace.envs import Message, Task
+from headrace.envs import Message, Task, ToolCall
 from headrace.pipeline.algorithms.advantages import group_relative
 from headrace.pipeline.controller import Controller, Stages, Update
 from headrace.pipeline.evaluate import Evaluation
@@ -41,6 +41,9 @@ class Seen:
         self.records.append(record)
 
 
+CALL = ToolCall("add", {"a": 1, "b": 2}, raw="add(1, 2)")
+
+
 def trajectory(reward, version):
     return Trajectory(
         tokens=np.array([4, 5, 6], np.int32),
@@ -52,7 +55,7 @@ def trajectory(reward, version):
         reward=reward,
         stop_reason=StopReason.TERMINATED,
         info={"success": reward},
-        messages=(Message("user", "1+2"), Message("assistant", "3")),
+        messages=(Message("user", "1+2"), Message("assistant", "3", (CALL,), "easy")),
     )
 
 
@@ -107,8 +110,14 @@ def test_records_trajectories_and_summary(journal_and_seen):
     assert json.loads(json.dumps(lines[3])) == {
         "step": 2, "group": 7, "member": 1, "task": "t", "reward": 1.0, "rewards": {"env": 1.0},
         "info": {"success": 1.0}, "stop_reason": "terminated", "policy_versions": [0, 0], "lag": 1,
-        "tokens": 3, "sampled_tokens": 2, "seconds": 0.0, "turns": [[2, 0, 0.0]],
-        "messages": [{"role": "user", "content": "1+2"}, {"role": "assistant", "content": "3"}],
+        "tokens": 3, "sampled_tokens": 2, "samples": 1, "seconds": 0.0, "turns": [[2, 0, 0.0]],
+        "messages": [
+            {"role": "user", "content": "1+2"},
+            {
+                "role": "assistant", "content": "3", "reasoning": "easy",
+                "tool_calls": [{"name": "add", "status": "ok", "raw": "add(1, 2)"}],
+            },
+        ],
     }  # fmt: skip
     assert (summary["reward_first"], summary["reward_last"]) == (0.5, 1.0)
     assert summary["trajectories"] == 5

@@ -21,8 +21,9 @@ from headrace.pipeline.models.families import family_of
 from headrace.pipeline.models.parameters import declare
 from headrace.pipeline.recipes import load_recipe
 from headrace.pipeline.text.template_renderer import TemplateRenderer
+from tests.fakes.thinking import TURNS, save_thinking_policy
 from tests.fakes.weights import assert_same
-from tests.test_train import start
+from tests.test_train import lines, start
 from tests.text.templates import CHATML
 from tests.text.vocabularies import definition, entry
 
@@ -143,3 +144,28 @@ def test_a_run_from_a_folder_ends_with_a_policy_that_can_be_loaded_again(folder,
     policy = load_policy(run / "policy")
     assert policy.config == load_policy(folder).config
     assert isinstance(policy.text, TextFiles)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_run_learns_from_episodes_whose_thoughts_are_stripped(tmp_path) -> None:
+    save_thinking_policy(tmp_path / "policy")
+    run = tmp_path / "run"
+    process = start(
+        "calculator", "--policy", str(tmp_path / "policy"), "--run.dir", str(run),
+        "--env.name", "tests.fakes.thinking:SPEC", "--policy.chat.history", "split", *SMALL,
+        "--run.steps", "6", "--lora.rank", "0", "--learner.learning-rate", "0.1",
+        "--rollout.max-turns", str(TURNS), "--rollout.group-size", "8",
+        "--rollout.max-episodes", "16",
+    )  # fmt: skip
+    output, _ = process.communicate(timeout=380)
+    assert process.returncode == 0, output
+    episodes = lines(run / "trajectories.jsonl")
+    whole = [episode for episode in episodes if len(episode["turns"]) == TURNS]
+    assert len(whole) > len(episodes) / 2
+    # Each time the user speaks, the thoughts before are stripped.
+    assert all(episode["samples"] == TURNS for episode in whole)
+    assert episodes[0]["messages"][1]["reasoning"] == "h"
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    assert summary["compilations_after_warmup"] == 0
+    assert summary["reward_last"] > summary["reward_first"] + 0.2
