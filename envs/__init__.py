@@ -25,6 +25,7 @@ from .process_pool import ProcessStatistics as ProcessStatistics
 from .processes import in_processes as in_processes
 from .rewards import EpisodeRecord as EpisodeRecord
 from .rewards import Reward as Reward
+from .seeds import seeded_tasks as seeded_tasks
 from .spec import EnvSpec as EnvSpec
 from .threads import SyncEnv as SyncEnv
 from .threads import in_threads as in_threads

@@ -8,14 +8,17 @@ import difflib
 import importlib
 from dataclasses import dataclass, field, replace
 
-from . import calculator, calculator_chat, code_tasks, guess_number
+from . import calculator, calculator_chat, code_tasks, frozen_lake, guess_number, lookup, search
 from .latency import LatencyConfig, with_latency
 from .spec import EnvSpec
 
 BUILTIN = {
     "calculator": replace(calculator.SPEC, for_chat=calculator_chat.SPEC),
     "code": code_tasks.SPEC,
+    "frozen_lake": frozen_lake.SPEC,
     "guess_number": guess_number.SPEC,
+    "lookup": lookup.SPEC,
+    "search": search.SPEC,
 }
 
 

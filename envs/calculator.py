@@ -3,25 +3,21 @@
 The user writes a sum such as `123+456`. The policy answers with digits, or calls the tool with
 the turn `calculator(123+456)`, reads the result and then answers.
 
-The reward is 1 if the answer is right and 0 otherwise. A wrong tool call is answered by the
-text `error` and costs one of two calls, nothing else; a third call ends the episode with 0.
-The tool's errors are that one word so that a small alphabet can hold them (`CHARACTERS`,
-`WORDS`). Info: `success`, and `tool_used` (1 once the tool has answered with a number).
+The rules are those of `questions`, with two calls. A wrong call is answered by the text `error`:
+that one word, so that a small alphabet can hold it (`CHARACTERS`, `WORDS`).
 
 Invariant: train and eval tasks share no sum; equal arguments give equal tasks.
 """
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from functools import partial
 
 from .arithmetic import ArithmeticTextError, evaluate
-from .base import Split, StepResult, Task
+from .base import Split, Task
 from .messages import Message, ToolCall
+from .questions import QuestionEnv, Questions
 from .spec import EnvSpec
-from .tools import ToolError, answer_call, tool
+from .tools import ToolError, tool
 
 CHARACTERS = "0123456789+()"
 WORDS = ("calculator", "error")
@@ -48,76 +44,6 @@ def calculator(expression: str) -> int:
 
 
 TOOL = tool(calculator)
-
-
-@dataclass(frozen=True)
-class Wording:
-    """How the game is put to a policy.
-
-    Attributes:
-      ask: gives the first messages of a task.
-      is_answer: whether a text gives this number as its answer.
-      one_word_errors: a wrong call is answered by `error`; else by what is wrong with it.
-    """
-
-    ask: Callable[[Task], tuple[Message, ...]]
-    is_answer: Callable[[str, str], bool]
-    one_word_errors: bool
-
-
-class CalculatorEnv:
-    """One sum to answer. `task.data` has the operands `left` and `right`."""
-
-    def __init__(self, wording: Wording | None = None) -> None:
-        """Args:
-        wording: None asks with the bare sum and wants the bare number.
-        """
-        self._wording = PLAIN if wording is None else wording
-        self._answer = ""
-        self._calls = 0
-        self._tool_used = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing to close."""
-
-    async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
-        """Ask for the sum; the seed changes nothing."""
-        self._answer = str(task.data["left"] + task.data["right"])
-        self._calls = 0
-        self._tool_used = False
-        return self._wording.ask(task)
-
-    async def step(self, message: Message) -> StepResult:
-        """Answer the tool calls, or score the final answer."""
-        if not message.tool_calls:
-            success = self._wording.is_answer(message.content, self._answer)
-            return self._end(success=success)
-        self._calls += len(message.tool_calls)
-        if self._calls > MAX_CALLS:
-            return self._end(success=False)
-        answers = [await self._call(call) for call in message.tool_calls]
-        return StepResult(tuple(answers), info=self._info(success=False))
-
-    async def _call(self, call: ToolCall) -> Message:
-        result = await answer_call(call, (TOOL,))
-        self._tool_used = self._tool_used or not result.is_error
-        one_word = result.is_error and self._wording.one_word_errors
-        content = _ERROR if one_word else result.content
-        return Message("tool", content, name=call.name, tool_call_id=call.id)
-
-    def _end(self, *, success: bool) -> StepResult:
-        return StepResult(reward=float(success), terminated=True, info=self._info(success=success))
-
-    def _info(self, *, success: bool) -> dict[str, float]:
-        return {"success": float(success), "tool_used": float(self._tool_used)}
 
 
 def tasks(split: Split, count: int, seed: int) -> list[Task]:
@@ -164,7 +90,8 @@ def _ask(task: Task) -> tuple[Message, ...]:
     return (_question(task),)
 
 
-PLAIN = Wording(_ask, is_answer=str.__eq__, one_word_errors=True)
+def _answer(task: Task) -> str:
+    return str(task.data["left"] + task.data["right"])
 
 
 def _task(index: int) -> Task:
@@ -173,8 +100,10 @@ def _task(index: int) -> Task:
     return Task(f"{left}+{right}", {"left": left, "right": right})
 
 
+QUESTIONS = Questions(_ask, _answer, str.__eq__, (TOOL,), MAX_CALLS, error_word=_ERROR)
+
 SPEC = EnvSpec(
-    make=CalculatorEnv,
+    make=partial(QuestionEnv, QUESTIONS),
     tasks=tasks,
     demonstrate=demonstrate,
     best_reward=1.0,

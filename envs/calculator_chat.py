@@ -7,11 +7,13 @@ rewards and measurements are those of `calculator`.
 
 import random
 import re
+from dataclasses import replace
 from functools import partial
 
 from .base import Task
-from .calculator import TOOL, CalculatorEnv, Wording, tasks
+from .calculator import QUESTIONS, TOOL, tasks
 from .messages import Message, ToolCall
+from .questions import QuestionEnv
 from .spec import EnvSpec
 
 SYSTEM = "Add numbers with the calculator tool. Then reply with the result alone."
@@ -57,10 +59,8 @@ def demonstrate(task: Task, rng: random.Random) -> tuple[Message, ...]:
     )
 
 
-WORDING = Wording(ask, is_answer, one_word_errors=False)
-
 SPEC = EnvSpec(
-    make=partial(CalculatorEnv, WORDING),
+    make=partial(QuestionEnv, replace(QUESTIONS, ask=ask, is_answer=is_answer, error_word="")),
     tasks=tasks,
     demonstrate=demonstrate,
     best_reward=1.0,

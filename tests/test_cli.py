@@ -37,7 +37,12 @@ def test_without_arguments_or_with_help_it_says_how_to_start(capsys):
 def test_recipes_lists_the_built_in_ones(capsys):
     assert run(["recipes"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["calculator", "guess_number"]
+    assert [line.split()[0] for line in lines] == [
+        "calculator",
+        "guess_number",
+        "lookup",
+        "search",
+    ]
 
 
 def test_version(capsys):

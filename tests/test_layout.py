@@ -27,6 +27,11 @@ MORE_FIELDS = {"RolloutConfig": 15}
 
 # Optional packages, each imported by the one module that is about it.
 EXTRAS = {
+    "envs/adapters/mcp.py: mcp",
+    "envs/adapters/mcp.py: mcp.types",
+    "envs/adapters/openenv.py: trio_websocket",
+    "envs/adapters/reasoning_gym.py: reasoning_gym",
+    "envs/adapters/textarena.py: textarena",
     "envs/rewards/mathematics.py: math_verify",
     "envs/sandbox/monty.py: pydantic_monty",
 }

@@ -34,7 +34,7 @@ def test_a_built_in_recipe_loads_and_comes_back_from_a_run_directory(name, tmp_p
 
 
 def test_every_built_in_recipe_says_in_a_line_what_it_does():
-    assert NAMES == ["calculator", "guess_number"]
+    assert NAMES == ["calculator", "guess_number", "lookup", "search"]
     assert all(len(text) > 20 for text in builtin_recipes().values())
 
 

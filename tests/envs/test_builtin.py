@@ -30,7 +30,7 @@ def test_builtin_names_and_paths(user_module: str) -> None:
 def test_a_wrong_name_says_what_to_use(user_module: str) -> None:
     messages = {
         "calculater": "did you mean 'calculator'",
-        "zzz": "use calculator, code, guess_number, or package.module:attribute",
+        "zzz": "use calculator, code, frozen_lake, .*, search, or package.module:attribute",
         ":spec": "unknown env.name",
         ".relative:spec": "unknown env.name '.relative:spec'",
         "no_such_package.module:spec": "can't be imported: ModuleNotFoundError: No module named",
@@ -72,7 +72,14 @@ def test_every_public_name_is_a_re_export() -> None:
     assert all(alias.name in vars(envs) for alias in imported)
 
 
-OPTIONAL = {"sandbox/monty.py": "pydantic_monty"}  # extras, each inside a module of its own
+OPTIONAL = {  # extras, each inside a module of its own
+    "adapters/mcp.py": "mcp",
+    "adapters/openenv.py": "trio_websocket",
+    "adapters/reasoning_gym.py": "reasoning_gym",
+    "adapters/textarena.py": "textarena",
+    "rewards/mathematics.py": "math_verify",
+    "sandbox/monty.py": "pydantic_monty",
+}
 
 
 def test_the_package_imports_only_the_standard_library_and_trio() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.envs import Message, StepResult, Task, ToolCall, check_env
-from headrace.envs.calculator import _STRIDE, _SUMS, SPEC, CalculatorEnv, demonstrate, tasks
+from headrace.envs.calculator import _STRIDE, _SUMS, SPEC, demonstrate, tasks
 
 TASK = Task("123+456", {"left": 123, "right": 456})
 GUESS = Message("assistant", "579")
@@ -28,7 +28,7 @@ SEEDS = st.integers(0, 2**31)
 
 def play(task: Task, *turns: Message) -> list[StepResult]:
     async def episode() -> list[StepResult]:
-        async with CalculatorEnv() as env:
+        async with SPEC.make() as env:
             await env.reset(task, 0)
             return [await env.step(turn) for turn in turns]
 
@@ -37,8 +37,8 @@ def play(task: Task, *turns: Message) -> list[StepResult]:
 
 def test_keeps_the_protocol() -> None:
     probes = (GUESS, GOOD_CALL, *BAD_CALLS)
-    trio.run(lambda: check_env(CalculatorEnv, tasks("train", 3, 0), probes=probes))
-    trio.run(check_env, CalculatorEnv, tasks("eval", 3, 0))
+    trio.run(lambda: check_env(SPEC.make, tasks("train", 3, 0), probes=probes))
+    trio.run(check_env, SPEC.make, tasks("eval", 3, 0))
 
 
 def test_a_right_guess_wins_without_the_tool() -> None:
