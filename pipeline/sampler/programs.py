@@ -67,6 +67,7 @@ def compile_programs(
     *,
     mesh: Mesh | None = None,
     path: AttentionPath | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> Programs:
     """Compile everything, in parallel; takes seconds and may run on any thread.
 
@@ -74,6 +75,7 @@ def compile_programs(
       mesh: with axes "fsdp", over which rows and pages are cut, and "tensor", over which kv
         heads are; None for one device.
       path: how decoding reads the cache; None chooses by `config.attention` and the platform.
+      compiler_options: XLA's, as `jax.jit` takes them.
 
     Raises:
       ConfigError: for sizes that the mesh can't cut evenly, or that the attention asked for
@@ -85,8 +87,9 @@ def compile_programs(
     lowered = _lower_moves(sizes)
     for window in config.windows:
         lowered |= _lower_window(sizes, window)
+    compile_one = partial(_compile, options=compiler_options)
     with ThreadPoolExecutor(thread_name_prefix="compile") as pool:
-        compiled = dict(zip(lowered, pool.map(_compile, lowered.values()), strict=True))
+        compiled = dict(zip(lowered, pool.map(compile_one, lowered.values()), strict=True))
     params = abstract_params(model, config.weights)
     shardings = sizes.layout.shardings(_axes(params, sizes))
     return Programs(
@@ -191,5 +194,7 @@ def abstract_params(model: Model, weights: StoredWeights) -> Any:
     return jax.eval_shape(make, jax.eval_shape(partial(jax.random.key, 0)))
 
 
-def _compile(lowered: jax.stages.Lowered) -> Callable[..., Any]:
-    return lowered.compile()
+def _compile(
+    lowered: jax.stages.Lowered, *, options: Mapping[str, Any] | None
+) -> Callable[..., Any]:
+    return lowered.compile(None if options is None else dict(options))

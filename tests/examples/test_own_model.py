@@ -19,9 +19,10 @@ from headrace.pipeline.learner.logprobs import row_logprobs
 from headrace.pipeline.models.model import Model, cast
 from headrace.pipeline.sampler.config import SamplerConfig
 from headrace.pipeline.sampler.engine import Engine
+from headrace.pipeline.sampler.programs import compile_programs
 from headrace.pipeline.types import TrainBatch
 from headrace.sharding.mesh import make_mesh
-from tests.learner.toy import quick_jit
+from tests.learner.toy import QUICK, quick_jit
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_model.py"
 CONFIG = SamplerConfig(
@@ -96,7 +97,8 @@ def make_requests():
 
 
 def sample(model, params, mesh=None):
-    engine = Engine(CONFIG, model, mesh=mesh)
+    programs = compile_programs(CONFIG, model, mesh=mesh, compiler_options=QUICK)
+    engine = Engine(CONFIG, model, mesh=mesh, programs=programs)
     engine.publish(quick_jit(partial(model.sampler_params, weights="float32"))(params), 0)
     for ticket, request in enumerate(make_requests()):
         engine.submit(ticket, request)

@@ -13,10 +13,10 @@ from headrace.pipeline.models.frozen import freeze
 from headrace.pipeline.models.lora import LoraConfig, Published, init_lora
 from headrace.pipeline.models.model import Model, decoder_model
 from headrace.pipeline.sampler.engine import Engine
-from headrace.pipeline.sampler.programs import abstract_params
+from headrace.pipeline.sampler.programs import abstract_params, compile_programs
 from headrace.pipeline.types import Completion, SampleRequest
 from headrace.pipeline.weight_sync import Convert, compile_convert, compile_lora_convert
-from tests.learner.toy import quick_jit
+from tests.learner.toy import QUICK, quick_jit
 from tests.sampler.helpers import (
     CONFIG,
     MODEL,
@@ -60,7 +60,9 @@ def convert(publish: Published) -> Convert:
 
 def make_engine(publish: Published) -> Engine:
     model = adapted_model(DECODER, lora(publish))
-    programs = native_programs() if publish == "merged" else None
+    if publish == "merged":
+        return Engine(CONFIG, model, programs=native_programs())
+    programs = compile_programs(CONFIG, model, compiler_options=QUICK)
     return Engine(CONFIG, model, programs=programs)
 
 

@@ -46,6 +46,7 @@ from headrace.pipeline.sampler.rows import DecodeInput, idle_decode
 from headrace.pipeline.sampler.state import SamplerState, initial_state
 from headrace.pipeline.types import Completion
 from headrace.sharding.mesh import make_mesh
+from tests.learner.toy import quick_jit
 from tests.sampler.helpers import (
     CONFIG,
     MODEL,
@@ -151,8 +152,7 @@ def random_step(case: Case, seed: int) -> Step:
     )
 
 
-@partial(jax.jit, static_argnums=0)
-def take_step(path: AttentionPath, step: Step) -> tuple[jax.Array, LayerCache]:
+def step_once(path: AttentionPath, step: Step) -> tuple[jax.Array, LayerCache]:
     """Open, append, attend and close; returns the mixed values and the pages."""
     spots = step.spots
     seen = path.append(path.open(step.pages, spots.tables), step.new, spots)
@@ -160,6 +160,9 @@ def take_step(path: AttentionPath, step: Step) -> tuple[jax.Array, LayerCache]:
     positions = spots.positions[:, None]
     where = cells(spots.tables, positions, spots.active[:, None], step.pages.keys.shape[2])
     return mixed, path.close(step.pages, seen, positions, where)
+
+
+take_step = quick_jit(step_once, static_argnums=0)
 
 
 @cache
@@ -210,9 +213,10 @@ def test_a_longer_window_changes_no_bit(kernel: str) -> None:
     step = random_step(case, 1)
     spots = step.spots
     longer = jnp.concatenate([spots.tables, jnp.zeros_like(spots.tables)], axis=1)
+    take = jax.jit(step_once, static_argnums=0)
     with interpreted(kernel):
-        mixed, _ = take_step(path_of(kernel), step)
-        other, _ = take_step(path_of(kernel), step._replace(spots=spots._replace(tables=longer)))
+        mixed, _ = take(path_of(kernel), step)
+        other, _ = take(path_of(kernel), step._replace(spots=spots._replace(tables=longer)))
     active = np.asarray(spots.active)
     assert active.any()
     np.testing.assert_array_equal(mixed[active], other[active])

@@ -14,6 +14,7 @@ from headrace.pipeline.sampler.inverse_cdf import (
     nth_set,
     uniforms,
 )
+from tests.learner.toy import quick_jit
 
 draw = jax.jit(draw_from_mass)
 VOCABS = [1, 5, BLOCK, 300]  # below a block, one block, not a multiple of it
@@ -89,7 +90,7 @@ def test_the_most_likely_token_is_the_lowest_id_of_the_highest_logit(vocab: int)
     logits = rng.integers(-3, 3, (40, vocab)).astype(np.float32)
     logits[rng.random(logits.shape) < 0.2] = -np.inf
     logits[0] = -np.inf
-    np.testing.assert_array_equal(jax.jit(most_likely)(logits), logits.argmax(axis=-1))
+    np.testing.assert_array_equal(quick_jit(most_likely)(logits), logits.argmax(axis=-1))
 
 
 @pytest.mark.parametrize("vocab", VOCABS)
@@ -100,5 +101,5 @@ def test_the_nth_set_flag_is_found(vocab: int) -> None:
     count = rng.integers(1, flags.sum(axis=-1) + 3)  # some beyond the last one
     set_ = [np.flatnonzero(row) for row in flags]
     expected = [ids[min(n, len(ids)) - 1] for ids, n in zip(set_, count, strict=True)]
-    found = jax.jit(nth_set)(jnp.asarray(flags), count.astype(np.float32))
+    found = quick_jit(nth_set)(jnp.asarray(flags), count.astype(np.float32))
     np.testing.assert_array_equal(found, expected)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headrace.pipeline.sampler.inverse_cdf import uniforms
 from headrace.pipeline.sampler.logits import Draw, pick
 from headrace.pipeline.sampling import PLAIN, Sampling
+from tests.learner.toy import quick_jit
 from tests.sampler.draws import (
     MAX_TOP,
     Row,
@@ -28,6 +29,7 @@ ROWS = 8
 NEAR = 1e-5  # nearer than this, float32 sums may decide otherwise
 
 pick_jit = jax.jit(partial(pick, top_logprobs=MAX_TOP))
+draw_many = quick_jit(partial(pick, top_logprobs=MAX_TOP))
 
 
 def keys_for(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -144,7 +146,7 @@ def chi_square(row: Row, count: int) -> float:
     """Of so many draws, over the tokens that can be drawn; the others must not be."""
     keys = np.stack([np.arange(count), np.full(count, 9)], axis=1).astype(np.uint32)
     positions = np.arange(count, dtype=np.int32) % 7
-    draw = pick_jit(
+    draw = draw_many(
         np.tile(row.logits, (count, 1)),
         keys,
         positions,
