@@ -4,6 +4,8 @@ Imports the standard library and trio only, so an environment can be written and
 without the rest of Headrace.
 """
 
+from .asyncio_env import AsyncioEnv as AsyncioEnv
+from .asyncio_env import in_asyncio as in_asyncio
 from .base import Env as Env
 from .base import EnvironmentBroken as EnvironmentBroken
 from .base import Split as Split

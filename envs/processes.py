@@ -81,10 +81,11 @@ def in_processes(
         close_deadline_seconds,
         max_result_bytes,
     )
-    return ProcessEnvs(ProcessPool(name or _name(make), pickled(make), limits))
+    return ProcessEnvs(ProcessPool(name or name_of(make), pickled(make), limits))
 
 
-def _name(make: Callable[[], SyncEnv]) -> str:
+def name_of(make: Callable[[], Any]) -> str:
+    """Return what to call environments in messages."""
     return make.__name__ if isinstance(make, type | FunctionType) else type(make).__name__
 
 
