@@ -22,6 +22,11 @@ commands:
                                           Hub, a .gguf file, or smollm2
   train RECIPE --algorithm NAME           train by the method of a paper: grpo, dapo, gspo, ppo, …
   train RECIPE --help                     show all settings, with the recipe's values
+  sft DATA [--policy NAME]                imitate conversations, given as messages in a
+                                          .jsonl, .parquet or .array_record file
+  prefer DATA [--preference.loss dpo]     learn from pairs of answers, or answers with labels: dpo,
+                                          ipo, orpo, kto
+  distill DATA --teacher NAME             follow a teacher's distributions on conversations
   simulate RECIPE [--sim.key value ...]   predict a run under a virtual clock: a recipe, or the
                                           scenarios balanced and agent; --json for one JSON object
   tune RECIPE [--tune.key value ...]      try schedules, loads and splits of the chips in
@@ -36,6 +41,9 @@ Start with: headrace train calculator
 
 NEEDED = {
     "train": "a recipe: headrace train calculator, or a .toml file",
+    "sft": "a file of conversations: headrace sft data.jsonl --policy smollm2",
+    "prefer": "a file of preferences: headrace prefer pairs.jsonl --policy smollm2",
+    "distill": "a file of conversations: headrace distill data.jsonl --teacher smollm2",
     "simulate": "a recipe or scenario: headrace simulate balanced",
     "tune": "a recipe or scenario: headrace tune balanced",
     "chat": "a policy: headrace chat smollm2, or a run directory",
@@ -98,6 +106,12 @@ def _run_with(command: str, name: str, flags: Sequence[str]) -> int:
             from .commands.train import train
 
             return train(name, flags, began_seconds)
+        case "sft" | "prefer" | "distill":
+            began_seconds = time.monotonic()
+            _ignore_questions()
+            from .commands.offline import train_offline
+
+            return train_offline(command, name, flags, began_seconds)
         case "simulate":
             from .commands.simulate import simulate
 

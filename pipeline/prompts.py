@@ -63,7 +63,7 @@ class TaskStream:
         ids = [task.id for task in tasks]
         _check_ids(ids)
         self._size = len(ids)
-        self._dataset = _dataset(tasks, seed=seed, shuffle=shuffle)
+        self._dataset: _Indexed = endless(tasks, seed=seed, shuffle=shuffle)
         self._identity = {
             "tasks": len(ids),
             "checksum": zlib.crc32(json.dumps(ids).encode()),
@@ -183,12 +183,20 @@ def _check_repeats(ids: Iterable[tuple[str, str]]) -> None:
         first[task_id] = where
 
 
-def _dataset(tasks: Sequence[Task], *, seed: int, shuffle: bool) -> _Indexed:
+def endless(items: Any, *, seed: int, shuffle: bool) -> Any:
+    """Return a Grain dataset that repeats items for ever, shuffled anew each epoch.
+
+    Args:
+      items: any length and `[index]`, not empty.
+      seed: any integer.
+
+    Returns:
+      What gives an item for every index >= 0.
+    """
     import grain  # noqa: PLC0415 - slow, see the docstring of the module
 
-    dataset: Any = grain.MapDataset.source(tasks)
+    dataset: Any = grain.MapDataset.source(items)
     if shuffle:
         # Grain shuffles epoch e with seed + e: neighbouring seeds must not share orders.
         dataset = dataset.shuffle(seed=zlib.crc32(f"task order {seed}".encode()))
-    repeated: _Indexed = dataset.repeat()
-    return repeated
+    return dataset.repeat()

@@ -97,9 +97,7 @@ def pack(
 
     Reference: Johnson 1973, Near-optimal bin packing algorithms (first-fit-decreasing).
     """
-    lengths = np.array([len(item.tokens) for item in items], np.int64)
-    if len(items) and lengths.max() > row_tokens:
-        raise ConfigError(_too_long(int(lengths.max()), row_tokens))
+    lengths = lengths_of(items, row_tokens)
     placement = _first_fit_decreasing(lengths, row_tokens)
     used = _ceil_div(placement.bins, rows)
     if used > microbatches:
@@ -110,14 +108,53 @@ def pack(
         )
     # The fullest rows are first; dealing them out in turn loads the microbatches evenly.
     row = placement.bin % max(1, used) * rows + placement.bin // max(1, used)
+    places = Places(row, placement.start, placement.segment)
+    return lay_out(items, places, shape=(microbatches, rows, row_tokens), used=used)
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where each of N sequences goes.
+
+    Attributes:
+      row: counted over all microbatches.
+      start: its first token's place in the row.
+      segment: its id, from 1.
+    """
+
+    row: Int64s
+    start: Int64s
+    segment: Int64s
+
+
+def lengths_of(items: Sequence[PackItem], row_tokens: int) -> Int64s:
+    """Return the lengths of the sequences.
+
+    Raises:
+      ConfigError: if one is longer than a row.
+    """
+    lengths = np.array([len(item.tokens) for item in items], np.int64)
+    if len(items) and lengths.max() > row_tokens:
+        raise ConfigError(_too_long(int(lengths.max()), row_tokens))
+    return lengths
+
+
+def lay_out(
+    items: Sequence[PackItem], places: Places, *, shape: tuple[int, int, int], used: int
+) -> TrainBatch:
+    """Write sequences to their places in a batch, with 0 everywhere else.
+
+    Args:
+      shape: A, R, T.
+      used: microbatches that hold something; the first ones.
+    """
+    lengths = np.array([len(item.tokens) for item in items], np.int64)
     layout = _Layout(
-        flat=_ranges(row * row_tokens + placement.start, lengths),
-        lengths=lengths,
-        shape=(microbatches, rows, row_tokens),
+        flat=_ranges(places.row * shape[2] + places.start, lengths), lengths=lengths, shape=shape
     )
     return TrainBatch(
         tokens=layout.gather([item.tokens for item in items], np.int32),
-        segment_ids=layout.fill(np.repeat(placement.segment, lengths), np.int32),
+        segment_ids=layout.fill(np.repeat(places.segment, lengths), np.int32),
         positions=layout.fill(_ranges(np.zeros_like(lengths), lengths), np.int32),
         loss_mask=layout.gather([item.loss_mask for item in items], np.bool_),
         rollout_logprobs=layout.gather([item.rollout_logprobs for item in items], np.float32),

@@ -5,7 +5,7 @@ record can never end a run; nor can a stream that breaks.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, Protocol, TextIO, cast
 
@@ -18,7 +18,10 @@ from .sinks import Record
 
 ViewKind = Literal["auto", "live", "plain"]
 
-_COLUMNS = (  # name in the record, label, width of the number
+Columns = Sequence[tuple[str, str, int]]
+"""Of a line: the name in the record, the label, the width of the number."""
+
+COLUMNS: Columns = (
     ("reward", "reward", 6),
     ("success", "success", 5),
     ("lag_mean", "lag", 5),
@@ -60,11 +63,17 @@ class PlainView:
     """One aligned line of ASCII for each update, for logs and pipes."""
 
     def __init__(
-        self, total_steps: int, *, stream: TextIO, clock: Callable[[], float] = time.monotonic
+        self,
+        total_steps: int,
+        *,
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+        columns: Columns = COLUMNS,
     ):
         self._total_steps = total_steps
         self._stream = stream
         self._clock = clock
+        self._columns = columns
         self._phase = ""
         self._phase_seconds = 0.0
 
@@ -82,7 +91,7 @@ class PlainView:
         """Print one line."""
         width = len(str(self._total_steps))
         cells = [f"step {record.get('step', '-'):>{width}}/{self._total_steps}"]
-        for name, label, size in _COLUMNS:
+        for name, label, size in self._columns:
             cells.append(f"{label} {_ascii_number(record.get(name)):>{size}}")
         self.note("  ".join(cells))
 
@@ -100,7 +109,12 @@ class PlainView:
 
 @contextmanager
 def open_view(
-    recipe: str, total_steps: int, *, stream: TextIO | None, kind: ViewKind = "auto"
+    recipe: str,
+    total_steps: int,
+    *,
+    stream: TextIO | None,
+    kind: ViewKind = "auto",
+    columns: Columns = COLUMNS,
 ) -> Iterator[View]:
     """Open a view of a run; the terminal is restored on every way out of the block.
 
@@ -110,6 +124,7 @@ def open_view(
       stream: where to show it; nothing is shown on None, or once it breaks.
       kind: `auto` is the live panel on a terminal that can show it, plain lines elsewhere.
         Where the encoding isn't a UTF, `live` gives plain lines too.
+      columns: of plain lines.
     """
     view: View
     output = cast(TextIO, ForgivingStream(stream))
@@ -117,7 +132,7 @@ def open_view(
     if is_live and output.encoding.lower().startswith("utf"):
         view = LiveView(recipe, total_steps, stream=output)
     else:
-        view = PlainView(total_steps, stream=output)
+        view = PlainView(total_steps, stream=output, columns=columns)
     try:
         yield view
     finally:

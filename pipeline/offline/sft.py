@@ -24,6 +24,7 @@ from ..learner.service import Learner, UpdateRule
 from ..learner.state import Params
 from ..text.renderer import Renderer
 from ..types import Bools, Int32s
+from .batch import sequence
 
 Conversation = Sequence[Message]
 OnStep = Callable[[int, dict[str, float]], None]
@@ -63,7 +64,9 @@ class SftConfig:
         check(0 <= self.beta2 < 1, "warm_start.beta2", self.beta2, "in [0, 1)")
 
 
-def render(conversation: Conversation, renderer: Renderer) -> tuple[Int32s, Bools]:
+def render(
+    conversation: Conversation, renderer: Renderer, learnt: Sequence[bool] | None = None
+) -> tuple[Int32s, Bools]:
     """Render a conversation to the ids of its rollout: prompt, turn, delta, turn, …
 
     Messages after the policy's last turn are left out, as no rollout renders them.
@@ -71,9 +74,11 @@ def render(conversation: Conversation, renderer: Renderer) -> tuple[Int32s, Bool
     Args:
       conversation: starts with the environment's messages; each turn of the policy but the
         last is answered.
+      learnt: for each message whether it is to be learnt, which only turns of the policy can be;
+        None: all of these are.
 
     Returns:
-      i32[T] tokens, and bool[T]: true on the policy's tokens.
+      i32[T] tokens, and bool[T]: true on the policy's tokens that are to be learnt.
 
     Raises:
       ValueError: the conversation has no turn of the policy, starts with one, or has two
@@ -82,7 +87,8 @@ def render(conversation: Conversation, renderer: Renderer) -> tuple[Int32s, Bool
     ids: list[int] = []
     mask: list[bool] = []
     heard: list[Message] = []
-    for message in conversation:
+    learns = [True] * len(conversation) if learnt is None else learnt
+    for message, is_learnt in zip(conversation, learns, strict=True):
         if message.role != "assistant":
             heard.append(message)
             continue
@@ -91,7 +97,7 @@ def render(conversation: Conversation, renderer: Renderer) -> tuple[Int32s, Bool
         context = renderer.delta(heard) if ids else renderer.prompt(heard)
         turn = renderer.turn(message)
         ids += context + turn
-        mask += [False] * len(context) + [True] * len(turn)
+        mask += [False] * len(context) + [is_learnt] * len(turn)
         heard = []
     if not ids:
         raise ValueError("a conversation to imitate needs a message of role 'assistant'")
@@ -100,13 +106,7 @@ def render(conversation: Conversation, renderer: Renderer) -> tuple[Int32s, Bool
 
 def pack_item(conversation: Conversation, renderer: Renderer) -> PackItem:
     """Render a conversation as one sequence of a batch, each token of the policy with weight 1."""
-    tokens, loss_mask = render(conversation, renderer)
-    return PackItem(
-        tokens=tokens,
-        loss_mask=loss_mask,
-        rollout_logprobs=np.zeros(tokens.shape, np.float32),
-        advantages=loss_mask.astype(np.float32),
-    )
+    return sequence(*render(conversation, renderer))
 
 
 def demonstrations(

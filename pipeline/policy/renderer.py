@@ -1,6 +1,6 @@
 """Which renderer a policy speaks through: its own chat template, or the alphabet's."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ...envs.tools import Tool
 from ..errors import ConfigError
@@ -12,6 +12,13 @@ from .record import Policy
 
 
 def make_renderer(policy: Policy, tools: Iterable[Tool], config: TemplateConfig) -> Renderer:
+    """Make the renderer of a policy; see `make_schema_renderer`."""
+    return make_schema_renderer(policy, [schema(tool) for tool in tools], config)
+
+
+def make_schema_renderer(
+    policy: Policy, tools: Sequence[ToolSchema], config: TemplateConfig
+) -> Renderer:
     """Make the renderer of a policy.
 
     Args:
@@ -29,7 +36,7 @@ def make_renderer(policy: Policy, tools: Iterable[Tool], config: TemplateConfig)
             "the policy has no chat template; put a chat_template.jinja beside its tokenizer.json"
         )
     source = TemplateSource(text.chat_template, text.special_texts, text.stop_ids)
-    return TemplateRenderer(text.tokenizer, source, [schema(tool) for tool in tools], config)
+    return TemplateRenderer(text.tokenizer, source, tools, config)
 
 
 def schema(tool: Tool) -> ToolSchema:

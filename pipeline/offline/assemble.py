@@ -1,0 +1,211 @@
+"""Builds the parts of a run without rollouts: what is read, how it is packed, what is learnt."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ..algorithms.distillation import divergence
+from ..errors import ConfigError
+from ..learner.optimizer import make_optimizer
+from ..models.model import Forward
+from ..policy import Policy
+from ..types import TrainBatch
+from .batch import BatchShape, OfflineBatch, judged_batch, mismatched_rows, plain_batch
+from .config import DistillRecipe, OfflineRecipe, PreferRecipe, check_given
+from .examples import (
+    Reader,
+    Renderers,
+    item_tokens,
+    judged_tokens,
+    read_conversation,
+    read_judged,
+    read_pair,
+)
+from .learner import OfflineRule
+from .objectives import (
+    Objective,
+    distill_objective,
+    preference_objective,
+    sft_measurement,
+    sft_objective,
+    teacher_tokens,
+)
+from .rows import Row
+from .sources import Source, open_source, split
+from .start import Teacher, load_start_policy, load_teacher, renderer_for
+from .stream import RowStream
+
+CHECKED_ROWS = 64
+
+Packed = tuple[OfflineBatch, TrainBatch | None]
+
+
+@dataclass(frozen=True)
+class OfflineParts:
+    """The parts that exist from the start.
+
+    Attributes:
+      policy: what the run starts from, with its parameters where it is a pretrained one.
+      teacher: of a distillation, else None.
+      reader: turns rows into examples.
+      pack: turns examples into a batch, and what a baseline is measured on.
+      train: the rows to learn from.
+      held_out: those to measure on, or None.
+      steps: updates in all.
+    """
+
+    policy: Policy
+    teacher: Teacher | None
+    reader: Reader[Any]
+    pack: Callable[[Sequence[Any]], Packed]
+    train: Source
+    held_out: Source | None
+    steps: int
+
+
+def assemble_offline(recipe: OfflineRecipe) -> OfflineParts:
+    """Build a run's parts.
+
+    Raises:
+      ConfigError: for a policy, a teacher or a file that can't be used; the first rows are tried.
+    """
+    check_given(recipe)
+    data = recipe.data
+    train, held_out = split(open_source(data.path), data.eval_share, recipe.run.seed)
+    if data.eval is not None:
+        held_out = open_source(data.eval)
+    policy = load_start_policy(recipe)
+    renderers = Renderers(partial(renderer_for, policy, recipe))
+    parts = OfflineParts(
+        policy=policy,
+        teacher=_teacher(recipe, policy),
+        reader=_reader(recipe, renderers),
+        pack=_packer(recipe),
+        train=train,
+        held_out=held_out,
+        steps=_steps(recipe, len(train)),
+    )
+    _try(parts, recipe)
+    return parts
+
+
+def make_rule(
+    recipe: OfflineRecipe, forward: Forward, teacher: Teacher | None, parts: OfflineParts
+) -> OfflineRule:
+    """Say what an update of a recipe does."""
+    objective, measurement = _objectives(recipe, forward, teacher, parts.policy.vocab_size)
+    empty, mismatched = parts.pack([])
+    prefers = recipe.preference if isinstance(recipe, PreferRecipe) else None
+    return OfflineRule(
+        forward=forward,
+        objective=objective,
+        measurement=measurement,
+        optimizer=make_optimizer(recipe.learner, total_steps=parts.steps),
+        needs_reference=prefers is not None and prefers.needs_reference,
+        empty=empty,
+        mismatched=mismatched,
+    )
+
+
+def row_stream(recipe: OfflineRecipe, parts: OfflineParts) -> RowStream:
+    """Start the stream of the rows that are learnt from."""
+    return RowStream(parts.train, seed=recipe.run.seed, shuffle=recipe.data.shuffle)
+
+
+def step_rows(recipe: OfflineRecipe, parts: OfflineParts, step: int) -> int:
+    """Say how many rows a step (from 0) takes: the last one of a number of epochs may be short."""
+    size = recipe.data.batch_rows
+    if recipe.run.steps > 0:
+        return size
+    return min(size, _epoch_rows(recipe, len(parts.train)) - step * size)
+
+
+def held_out_batches(recipe: OfflineRecipe, parts: OfflineParts) -> Iterator[Packed]:
+    """Yield the batches that are measured on, in the file's order."""
+    if parts.held_out is None:
+        return
+    count, size = min(len(parts.held_out), recipe.evaluate.rows), recipe.data.batch_rows
+    for start in range(0, count, size):
+        rows = [parts.held_out[index] for index in range(start, min(start + size, count))]
+        taken = parts.reader.take(rows)
+        if taken.examples:
+            yield parts.pack(taken.examples)
+
+
+def _objectives(
+    recipe: OfflineRecipe, forward: Forward, teacher: Teacher | None, vocab_size: int
+) -> tuple[Objective, Objective]:
+    if isinstance(recipe, PreferRecipe):
+        prefer = partial(preference_objective, forward=forward, config=recipe.preference)
+        return prefer, prefer
+    if not isinstance(recipe, DistillRecipe):
+        return partial(sft_objective, forward=forward), partial(sft_measurement, forward=forward)
+    assert teacher is not None, "a distillation has a teacher"
+    config = recipe.distill
+    entries = min(vocab_size, teacher.model.vocab_size)
+    teach = partial(
+        teacher_tokens,
+        forward=teacher.model.forward,
+        k=min(config.top_k, entries),
+        entries=entries,
+        temperature=config.temperature,
+    )
+    distill = partial(
+        distill_objective,
+        forward=forward,
+        teach=teach,
+        divergence=divergence(config.divergence, weight=config.weight),
+        temperature=config.temperature,
+    )
+    return distill, distill
+
+
+def _teacher(recipe: OfflineRecipe, policy: Policy) -> Teacher | None:
+    return load_teacher(recipe.distill, policy) if isinstance(recipe, DistillRecipe) else None
+
+
+def _reader(recipe: OfflineRecipe, renderers: Renderers) -> Reader[Any]:
+    limits = recipe.learner.row_tokens, recipe.data.too_long
+    if not isinstance(recipe, PreferRecipe):
+        return Reader(partial(read_conversation, renderers=renderers), item_tokens, *limits)
+    read = read_judged if recipe.preference.loss == "kto" else read_pair
+    return Reader(partial(read, renderers=renderers), judged_tokens, *limits)
+
+
+def _packer(recipe: OfflineRecipe) -> Callable[[Sequence[Any]], Packed]:
+    learner = recipe.learner
+    shape = BatchShape(recipe.data.batch_rows, learner.microbatch_rows, learner.row_tokens)
+    if not isinstance(recipe, PreferRecipe):
+        return lambda items: (plain_batch(items, shape), None)
+    has_baseline = recipe.preference.loss == "kto"
+
+    def pack(units: Sequence[Any]) -> Packed:
+        other = mismatched_rows(units, shape) if has_baseline else None
+        return judged_batch(units, shape), other
+
+    return pack
+
+
+def _steps(recipe: OfflineRecipe, rows: int) -> int:
+    return recipe.run.steps or -(-_epoch_rows(recipe, rows) // recipe.data.batch_rows)
+
+
+def _epoch_rows(recipe: OfflineRecipe, rows: int) -> int:
+    return max(1, round(recipe.data.epochs * rows))
+
+
+def _try(parts: OfflineParts, recipe: OfflineRecipe) -> None:
+    """Read the first rows of each file, so that what is wrong with all is found at once."""
+    for source in (parts.train, parts.held_out):
+        if source is None:
+            continue
+        rows: list[Row] = [source[index] for index in range(min(CHECKED_ROWS, len(source)))]
+        reader = parts.reader
+        if not reader.take(rows).examples:
+            tokens = [reader.longest(reader.read(row)) for row in rows]
+            raise ConfigError(
+                f"{rows[0].where} and the rows after it have {min(tokens)} tokens or more, which "
+                f"don't fit into learner.row_tokens ({recipe.learner.row_tokens}); set "
+                f"--learner.row-tokens {max(tokens)}"
+            )

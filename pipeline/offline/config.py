@@ -1,0 +1,238 @@
+"""The settings of training without rollouts: what all three commands share, and their own."""
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from ..algorithms.distillation import DivergenceName
+from ..errors import ConfigError, check
+from ..learner.optimizer import LearnerConfig
+from ..models.config import ModelConfig
+from ..models.frozen import StoredBase
+from ..models.lora import LoraConfig
+from ..policy.config import PolicyConfig
+from ..text.renderer import TextConfig
+
+PreferenceName = Literal["dpo", "ipo", "orpo", "kto"]
+
+
+@dataclass(frozen=True)
+class OfflineRunConfig:
+    """What is asked of a run as a whole.
+
+    Raises:
+      ConfigError: for impossible numbers, and names that can't be a folder's.
+    """
+
+    name: str = "offline"
+    """The run's name, for the run directory and the summary."""
+    dir: str | None = None
+    """The run directory; must not hold a run yet. Default: runs/<name>-<time>."""
+    steps: int = 0
+    """Updates; 0: as many as data.epochs take."""
+    seed: int = 0
+    """Decides the order of the rows, the held-out ones, and parameters that are drawn."""
+    compilation_cache: str | None = None
+    """A folder where compiled programs are kept, so that the next start is faster."""
+    save_policy: bool = True
+    """Keep the final policy in the run directory; adapters are merged into their base."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "seed"):
+            value = getattr(self, name)
+            check(0 <= value < 2**63, f"run.{name}", value, "in 0..2**63 - 1")
+        is_plain = re.fullmatch(r"[A-Za-z0-9_.-]+", self.name) is not None
+        check(is_plain, "run.name", self.name, "letters, digits, '_', '.' and '-'")
+        for name in ("dir", "compilation_cache"):
+            check(getattr(self, name) != "", f"run.{name}", "", "the path of a folder")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which rows are learnt from, and which are held out."""
+
+    path: str = ""
+    """A .jsonl, .parquet or .array_record file."""
+    eval: str | None = None
+    """Such a file of rows to measure on; None: take eval_share of the data."""
+    eval_share: float = 0.0
+    """Share of the rows of path that are held out, in [0, 1)."""
+    epochs: float = 1.0
+    """Passes over the rows, where run.steps is 0."""
+    batch_rows: int = 32
+    """Rows of the data in one update."""
+    shuffle: bool = True
+    """A new order each epoch; otherwise that of the file."""
+    too_long: Literal["skip", "error"] = "skip"
+    """What to do about a row of more than learner.row_tokens tokens; skipped ones are counted."""
+
+    def __post_init__(self) -> None:
+        check(self.epochs > 0, "data.epochs", self.epochs, "> 0 and finite")
+        check(self.batch_rows >= 1, "data.batch_rows", self.batch_rows, ">= 1")
+        check(0 <= self.eval_share < 1, "data.eval_share", self.eval_share, "in [0, 1)")
+        both = self.eval is not None and self.eval_share > 0
+        check(not both, "data.eval_share", self.eval_share, "0 beside data.eval")
+        check(self.eval != "", "data.eval", "", "the path of a file")
+
+
+@dataclass(frozen=True)
+class OfflineEvaluateConfig:
+    """When the held-out rows are measured; at the start and the end they always are."""
+
+    every: int = 0
+    """Updates between two measurements; 0: none in between."""
+    rows: int = 1024
+    """At most so many rows, the first ones."""
+
+    def __post_init__(self) -> None:
+        check(self.every >= 0, "evaluate.every", self.every, ">= 0")
+        check(self.rows >= 1, "evaluate.rows", self.rows, ">= 1")
+
+
+@dataclass(frozen=True)
+class PreferenceConfig:
+    """How answers are preferred; see `algorithms.preferences` for the equations."""
+
+    loss: PreferenceName = "dpo"
+    """dpo, ipo and orpo take pairs; kto takes single answers with a label, or pairs."""
+    beta: float = 0.1
+    """How near the policy stays to the reference; for ipo its tau, for orpo its lambda."""
+    label_smoothing: float = 0.0
+    """For dpo, the share of pairs that are taken to be labelled the wrong way, in [0, 0.5)."""
+    length: Literal["default", "sum", "mean"] = "default"
+    """What stands for an answer: the sum of its tokens' logprobs (dpo, kto) or their mean (ipo,
+    orpo)."""
+    desirable_weight: float = 1.0
+    """For kto, of good answers."""
+    undesirable_weight: float = 1.0
+    """For kto, of bad answers."""
+
+    def __post_init__(self) -> None:
+        check(self.beta > 0, "preference.beta", self.beta, "> 0 and finite")
+        smoothing = self.label_smoothing
+        check(0 <= smoothing < 0.5, "preference.label_smoothing", smoothing, "in [0, 0.5)")
+        idle = self.loss == "dpo" or smoothing == 0
+        check(idle, "preference.label_smoothing", smoothing, f"0 for {self.loss}")
+        for name in ("desirable_weight", "undesirable_weight"):
+            value = getattr(self, name)
+            check(value >= 0, f"preference.{name}", value, ">= 0 and finite")
+            check(self.loss == "kto" or value == 1, f"preference.{name}", value, "1 but for kto")
+        mean = self.loss != "orpo" or self.length != "sum"
+        check(mean, "preference.length", self.length, "'mean' for orpo, whose odds need it")
+
+    @property
+    def by_mean(self) -> bool:
+        """Whether answers count by their tokens' mean logprob."""
+        return self.length == "mean" or (self.length == "default" and self.loss in ("ipo", "orpo"))
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the loss compares with the policy that the run starts from."""
+        return self.loss != "orpo"
+
+
+@dataclass(frozen=True)
+class DistillConfig:
+    """How a teacher is followed; see `algorithms.distillation` for the equations."""
+
+    teacher: str = ""
+    """A policy as for policy.path, with the same tokens."""
+    divergence: DivergenceName = "forward"
+    """forward covers all that the teacher would say, reverse seeks what it would say most."""
+    top_k: int = 64
+    """The teacher's likeliest tokens that are compared one by one; all others count as one."""
+    temperature: float = 1.0
+    """Both distributions are softened by it; > 0."""
+    weight: float = 0.5
+    """For jensen_shannon, of the teacher in the mixture, in (0, 1)."""
+    teacher_weights: StoredBase = "float32"
+    """How the teacher's weights are stored."""
+
+    def __post_init__(self) -> None:
+        check(self.top_k >= 1, "distill.top_k", self.top_k, ">= 1")
+        check(self.temperature > 0, "distill.temperature", self.temperature, "> 0 and finite")
+        check(0 < self.weight < 1, "distill.weight", self.weight, "in (0, 1)")
+        idle = self.divergence == "jensen_shannon" or self.weight == 0.5
+        check(idle, "distill.weight", self.weight, "0.5 but for jensen_shannon")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineRecipe:
+    """All settings that the three commands share; see each part for its fields.
+
+    Raises:
+      ConfigError: where parts contradict each other.
+    """
+
+    run: OfflineRunConfig = field(default_factory=OfflineRunConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    text: TextConfig = field(default_factory=TextConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    evaluate: OfflineEvaluateConfig = field(default_factory=OfflineEvaluateConfig)
+
+    def __post_init__(self) -> None:
+        epochs = self.learner.epochs
+        hint = "set --data.epochs to pass over the data more often"
+        check(epochs == 1, "learner.epochs", epochs, "1 without rollouts", hint=hint)
+        history = self.policy.chat.history
+        check(history == "keep", "policy.chat.history", history, "'keep' without rollouts")
+        published = self.lora.publish
+        check(published == "merged", "lora.publish", published, "'merged' without a sampler")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftRecipe(OfflineRecipe):
+    """Supervised fine-tuning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferRecipe(OfflineRecipe):
+    """Learning from preferences."""
+
+    preference: PreferenceConfig = field(default_factory=PreferenceConfig)
+
+    def __post_init__(self) -> None:
+        OfflineRecipe.__post_init__(self)
+        rows = self.learner.microbatch_rows
+        why = "so that the answers of a pair fit in one microbatch"
+        check(rows >= 2, "learner.microbatch_rows", rows, f">= 2, {why}")
+        batch = self.data.batch_rows
+        why = "since kto compares with answers to other prompts"
+        check(
+            self.preference.loss != "kto" or batch >= 2, "data.batch_rows", batch, f">= 2, {why}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillRecipe(OfflineRecipe):
+    """Distillation of a teacher's distributions on given conversations."""
+
+    distill: DistillConfig = field(default_factory=DistillConfig)
+
+
+RECIPES: dict[str, Any] = {"sft": SftRecipe, "prefer": PreferRecipe, "distill": DistillRecipe}
+
+
+def default_recipe(command: str, *, pretrained: bool) -> Any:
+    """Give a command's recipe without anything set: sizes for a small model, or a pretrained one.
+
+    Args:
+      command: a key of `RECIPES`.
+    """
+    learning_rate = {"sft": 2e-5, "prefer": 1e-6, "distill": 2e-5}[command]
+    if not pretrained:
+        learner = LearnerConfig(learning_rate=1e-3, beta2=0.95, microbatch_rows=16, row_tokens=512)
+        return RECIPES[command](run=OfflineRunConfig(name=command), learner=learner)
+    learner = LearnerConfig(learning_rate=learning_rate, microbatch_rows=2, row_tokens=2048)
+    recipe = RECIPES[command](run=OfflineRunConfig(name=command), learner=learner)
+    return replace(recipe, policy=PolicyConfig(remat=True))
+
+
+def check_given(recipe: OfflineRecipe) -> None:
+    """Refuse a recipe without data or, for distillation, without a teacher."""
+    check(recipe.data.path != "", "data.path", "", "the path of a file of rows")
+    if isinstance(recipe, DistillRecipe) and recipe.distill.teacher == "":
+        raise ConfigError("distill needs a teacher; set --teacher to a policy, as for --policy")

@@ -1,0 +1,190 @@
+"""Holds a policy that learns without rollouts: plain calls, all on one thread.
+
+Invariants: every program is compiled before the first update, for one shape; the state is
+donated, so there is one copy of the trained parameters and the optimizer's state. The reference is
+the policy that the run starts from: beside adapters it costs a copy of the adapters alone.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from numpy.typing import NDArray
+
+from ..learner.logprobs import Forward, batch_logprobs
+from ..learner.state import LearnerState, Params, init_state, with_frozen
+from ..types import TrainBatch
+from .batch import OfflineBatch
+from .objectives import Objective
+from .step import Fixed, measure, measure_baseline, offline_step
+
+
+@dataclass(frozen=True)
+class OfflineRule:
+    """What an update does, as functions.
+
+    Attributes:
+      forward: of the policy, to score the reference by.
+      objective: of updates.
+      measurement: of held-out rows; all that it measures are means.
+      optimizer: makes the updates.
+      needs_reference: whether the objective compares with the policy at the start.
+      empty: a batch without anything in it, of the shape that all batches have.
+      mismatched: the same of what a baseline is measured on; None: there is no baseline.
+    """
+
+    forward: Forward
+    objective: Objective
+    measurement: Objective
+    optimizer: optax.GradientTransformation
+    needs_reference: bool
+    empty: OfflineBatch
+    mismatched: TrainBatch | None = None
+
+
+@dataclass(frozen=True)
+class _Programs:
+    step: Callable[..., tuple[LearnerState, dict[str, jax.Array]]]
+    measure: Callable[..., Any]
+    score: Callable[..., jax.Array] | None
+    score_mismatched: Callable[..., jax.Array] | None
+    baseline: Callable[..., jax.Array] | None
+
+
+class OfflineLearner:
+    """Learns batch by batch; call all methods on one thread.
+
+    Example:
+      learner = OfflineLearner(params, rule)
+      learner.compile()
+      metrics = learner.update(batch)
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        rule: OfflineRule,
+        *,
+        frozen: Params | None = None,
+        teacher: Params | None = None,
+    ) -> None:
+        """Start from `params`, which belong to the learner from now on.
+
+        Args:
+          frozen: parameters that the model has beside those that are trained.
+          teacher: parameters that the objective takes.
+        """
+        self._rule = rule
+        self._frozen = frozen
+        self._teacher = teacher
+        self._reference = params if rule.needs_reference else None
+        own = jax.tree.map(jnp.copy, params) if rule.needs_reference else params
+        self._state = init_state(own, rule.optimizer)
+        self._programs: _Programs | None = None
+        self.busy_seconds = 0.0
+
+    @property
+    def params(self) -> Params:
+        """The trained parameters; the next update deletes these buffers."""
+        return self._state.params
+
+    def compile(self) -> None:
+        """Compile all programs, once."""
+        if self._programs is not None:
+            return
+        rule, batch = self._rule, jax.device_put(self._rule.empty)
+        fixed = self._fixed(batch, abstract=True)
+        step = partial(offline_step, objective=rule.objective, optimizer=rule.optimizer)
+        measured = partial(measure, objective=rule.measurement)
+        score = partial(batch_logprobs, forward=rule.forward)
+        whole, other = with_frozen(self.params, self._frozen), rule.mismatched
+        logprobs = None if other is None else other.rollout_logprobs
+        self._programs = _Programs(
+            step=_compiled(step, self._state, batch, fixed, donate=(0,)),
+            measure=_compiled(measured, self.params, batch, fixed),
+            score=_compiled(score, whole, batch.rows) if rule.needs_reference else None,
+            score_mismatched=None if other is None else _compiled(score, whole, other),
+            baseline=None
+            if other is None
+            else _compiled(measure_baseline, logprobs, logprobs, other),
+        )
+
+    def update(
+        self, batch: OfflineBatch, mismatched: TrainBatch | None = None
+    ) -> dict[str, float]:
+        """Take one optimizer step.
+
+        Args:
+          batch: of the rule's shape.
+          mismatched: what a baseline is measured on.
+
+        Returns:
+          The metrics, when the device is done.
+        """
+        programs = self._compiled_programs()
+        started = time.perf_counter()
+        batch = jax.device_put(batch)
+        fixed = self._fixed(batch, mismatched)
+        self._state, metrics = programs.step(self._state, batch, fixed)
+        found = jax.device_get(metrics)
+        self.busy_seconds += time.perf_counter() - started
+        return {name: float(value) for name, value in found.items()}
+
+    def evaluate(
+        self, batches: Iterable[tuple[OfflineBatch, TrainBatch | None]]
+    ) -> dict[str, float]:
+        """Measure the loss and more on batches, each weighed by what it counts; learn nothing."""
+        programs = self._compiled_programs()
+        # Of each measurement the total and the count; of the loss, weighed by what counts.
+        sums: dict[str, NDArray[np.float64]] = {}
+        for packed, mismatched in batches:
+            batch = jax.device_put(packed)
+            fixed = self._fixed(batch, mismatched)
+            loss, counts, found = jax.device_get(programs.measure(self.params, batch, fixed))
+            weight = float(counts.chosen + counts.rejected or counts.tokens)
+            pairs = {name: (each["total"], each["count"]) for name, each in found.items()}
+            for name, pair in {"loss": (loss * weight, weight), **pairs}.items():
+                sums[name] = sums.get(name, np.zeros(2)) + np.array(pair, np.float64)
+        return {name: float(total / max(count, 1.0)) for name, (total, count) in sums.items()}
+
+    def _compiled_programs(self) -> _Programs:
+        self.compile()
+        assert self._programs is not None
+        return self._programs
+
+    def _fixed(
+        self, batch: OfflineBatch, mismatched: TrainBatch | None = None, *, abstract: bool = False
+    ) -> Fixed:
+        ref = baseline = None
+        if self._rule.needs_reference:
+            ref = batch.rows.rollout_logprobs if abstract else self._score_reference(batch.rows)
+        if self._rule.mismatched is not None:
+            baseline = jnp.zeros((), jnp.float32) if abstract else self._baseline(mismatched)
+        return Fixed(ref, baseline, self._frozen, self._teacher)
+
+    def _score_reference(self, rows: TrainBatch) -> jax.Array:
+        score = self._compiled_programs().score
+        assert score is not None, "there is a reference"
+        return score(with_frozen(self._reference, self._frozen), rows)
+
+    def _baseline(self, rows: TrainBatch | None) -> jax.Array:
+        programs = self._compiled_programs()
+        assert programs.score_mismatched is not None, "there is a baseline"
+        assert programs.baseline is not None, "there is a baseline"
+        rows = jax.device_put(rows)
+        policy, reference = (
+            programs.score_mismatched(with_frozen(params, self._frozen), rows)
+            for params in (self.params, self._reference)
+        )
+        return programs.baseline(policy, reference, rows)
+
+
+def _compiled(function: Callable[..., Any], *operands: Any, donate: tuple[int, ...] = ()) -> Any:
+    """Compile a function for operands like these; the program takes them in this order."""
+    return jax.jit(function, donate_argnums=donate).lower(*operands).compile()

@@ -1,0 +1,127 @@
+"""The policy that a run starts from, and the one that it ends with."""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import jax
+
+from ..errors import ConfigError
+from ..models.adapted import adapted_model, merged_params
+from ..models.frozen import freeze
+from ..models.lora import init_lora
+from ..models.model import Model, decoder_model
+from ..models.parameters import Params
+from ..policy import Policy, TextFiles, load_policy
+from ..policy.renderer import make_schema_renderer
+from ..text.conversation import ToolSchema
+from ..text.renderer import CharacterRenderer, Renderer
+from .config import DistillConfig, OfflineRecipe
+
+PROBE = "The 2 quick brown foxes, naïve & 東京 \n\tdef f(x): return x**2  # 1234567890"
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What a run starts with.
+
+    Attributes:
+      policy: without parameters.
+      model: what is trained, with adapters where there are some.
+      trained: all parameters, or adapters; they belong to the learner.
+      frozen: the base beside adapters, else None.
+    """
+
+    policy: Policy
+    model: Model
+    trained: Params
+    frozen: Params | None
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """A policy that is followed.
+
+    Attributes:
+      params: as they are stored.
+    """
+
+    model: Model
+    params: Params
+
+
+def load_start_policy(recipe: OfflineRecipe) -> Policy:
+    """Load the policy that a run starts from, or describe one whose parameters will be drawn.
+
+    Raises:
+      ConfigError: where it can't be loaded.
+    """
+    if recipe.policy.path is not None:
+        return load_policy(recipe.policy.path)
+    vocab_size = CharacterRenderer(recipe.text).vocab_size
+    return Policy(recipe.model, vocab_size, {}, recipe.text)
+
+
+def renderer_for(policy: Policy, recipe: OfflineRecipe, tools: Sequence[ToolSchema]) -> Renderer:
+    """Make the renderer of the rows that have these tools.
+
+    Raises:
+      ConfigError: for tools of an alphabet, or a chat template that doesn't fit.
+    """
+    if tools and not isinstance(policy.text, TextFiles):
+        raise ConfigError("an alphabet has no words for tools; leave tools out of the rows")
+    return make_schema_renderer(policy, tools, recipe.policy.chat)
+
+
+def start_from(policy: Policy, recipe: OfflineRecipe) -> Start:
+    """Take a policy's parameters, or draw them from the run's seed; likewise adapters."""
+    decoder = decoder_model(policy.config, policy.vocab_size, remat=recipe.policy.remat)
+    # Hashed, since a JAX key takes only the low 32 bits of a seed.
+    key = jax.random.key(zlib.crc32(f"parameters {recipe.run.seed}".encode()))
+    params = policy.params or decoder.init(key)
+    policy = replace(policy, params={})
+    if not recipe.lora.on:
+        return Start(policy, decoder, params, None)
+    base = freeze(params, recipe.lora.base)
+    adapters = init_lora(jax.random.fold_in(key, 1), base, recipe.lora)
+    return Start(policy, adapted_model(decoder, recipe.lora), adapters, base)
+
+
+def finisher(start: Start, recipe: OfflineRecipe) -> Callable[[Params], Policy]:
+    """Give what makes of trained parameters a policy that can be saved; adapters are merged."""
+    policy, frozen = start.policy, start.frozen
+    merge = jax.jit(partial(merged_params, config=recipe.lora))
+
+    def finish(trained: Params) -> Policy:
+        params = trained if frozen is None else merge((trained, frozen))
+        return replace(policy, params=params)
+
+    return finish
+
+
+def load_teacher(config: DistillConfig, student: Policy) -> Teacher:
+    """Load a teacher.
+
+    Raises:
+      ConfigError: where it can't be loaded, or has other tokens than the student.
+    """
+    policy = load_policy(config.teacher)
+    if not _same_tokens(policy, student):
+        raise ConfigError(
+            f"the teacher {config.teacher!r} has other tokens than the policy, so their "
+            "distributions can't be compared; choose a teacher with the same tokenizer"
+        )
+    model = decoder_model(policy.config, policy.vocab_size)
+    return Teacher(model, freeze(policy.params, config.teacher_weights))
+
+
+def _same_tokens(teacher: Policy, student: Policy) -> bool:
+    """Compare two text sides: what each id stands for, and how a text is cut."""
+    one, other = teacher.text, student.text
+    if not (isinstance(one, TextFiles) and isinstance(other, TextFiles)):
+        return one == other and teacher.vocab_size == student.vocab_size
+    left, right = one.tokenizer, other.tokenizer
+    both = range(min(left.vocab_size, right.vocab_size))
+    same = all(left.token_bytes(index) == right.token_bytes(index) for index in both)
+    return same and left.encode(PROBE) == right.encode(PROBE)

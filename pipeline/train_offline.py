@@ -1,0 +1,214 @@
+"""The job of training without rollouts: from a recipe to a policy, a run directory, a summary.
+
+The phases, in order: compile, measure, learn, measure, save. The next batch is read and packed on
+a worker thread while the device learns from this one. A signal ends the run after the update of
+that moment, and what has been learnt is saved; the run's files are whole whenever it ends.
+"""
+
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import trio
+
+from .device_thread import DeviceThread
+from .errors import stage
+from .learner.fingerprint import fingerprint
+from .observe.compilations import CompilationCounter
+from .observe.metrics import peak_rss_bytes
+from .observe.run_directory import RunDirectory
+from .observe.sinks import Sink
+from .observe.view import View
+from .offline.assemble import (
+    OfflineParts,
+    Packed,
+    held_out_batches,
+    make_rule,
+    row_stream,
+    step_rows,
+)
+from .offline.config import OfflineRecipe
+from .offline.learner import OfflineLearner
+from .offline.start import Start, finisher, start_from
+from .policy.save import POLICY_FOLDER, save_policy
+from .supervise import stop_on_signal
+
+
+class _Lesson(NamedTuple):
+    """What one update learns from."""
+
+    packed: Packed
+    examples: int
+    skipped: int
+    epochs: float
+
+
+class OfflineJob:
+    """One run without rollouts: make it, await `run` once, then read `interrupted_by`."""
+
+    def __init__(
+        self, recipe: OfflineRecipe, parts: OfflineParts, directory: RunDirectory, view: View
+    ) -> None:
+        """Args:
+        parts: from `assemble_offline(recipe)`.
+        directory: a new one.
+        """
+        self._recipe = recipe
+        self._parts = parts
+        self._directory = directory
+        self._view = view
+        self._device = DeviceThread("headrace-learner")
+        self._summary: dict[str, Any] = {"updates": 0, "rows": 0, "rows_skipped": 0, "tokens": 0}
+        self._evaluations: dict[str, Mapping[str, float]] = {}
+        self.interrupted_by: signal.Signals | None = None
+
+    async def run(self, began_seconds: float) -> None:
+        """Run all phases, or as far as a signal or an error lets it.
+
+        The summary is written in every case.
+
+        Args:
+          began_seconds: of `time.monotonic()` when the command started.
+
+        Raises:
+          ConfigError: in an exception group, for a row that can't be used.
+          StageFailed: in an exception group, if a stage fails.
+        """
+        directory = self._directory
+        # Without the directory, so that the file can be run again.
+        run = replace(self._recipe.run, dir=None)
+        directory.write_config(asdict(replace(self._recipe, run=run)))
+        with CompilationCounter() as compilations, closing(directory.open_metrics()) as metrics:
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(stop_on_signal, self._stop, self._view.close)
+                    await nursery.start(self._device.serve)
+                    await self._run_phases(metrics, compilations)
+                    nursery.cancel_scope.cancel()
+            finally:
+                directory.write_summary(
+                    {
+                        "recipe": run.name,
+                        "steps": self._parts.steps,
+                        "seed": run.seed,
+                        "interrupted_by": self.interrupted_by and self.interrupted_by.name,
+                        "wall_seconds": time.monotonic() - began_seconds,
+                        **self._summary,
+                        "evaluations": self._evaluations,
+                        "compilations_after_warmup": compilations.since_mark,
+                        "peak_rss_bytes": peak_rss_bytes(),
+                    }
+                )
+
+    def _stop(self, number: signal.Signals) -> None:
+        self.interrupted_by = number
+        self._view.note(f"{number.name}: stopping after this update (again: at once)")
+
+    async def _run_phases(self, metrics: Sink, compilations: CompilationCounter) -> None:
+        self._view.phase("compiling")
+        with stage("learner"):
+            start, learner = await self._device.run(self._prepare)
+        compilations.mark()
+        await self._evaluate(learner, metrics, 0)
+        if self.interrupted_by is None:
+            await self._learn(learner, metrics)
+        if self._recipe.run.save_policy:
+            with stage("learner"):
+                await self._device.run(partial(self._save, start, learner))
+
+    def _prepare(self) -> tuple[Start, OfflineLearner]:
+        """Make the learner and compile its programs, on the device thread."""
+        recipe, parts = self._recipe, self._parts
+        start = start_from(parts.policy, recipe)
+        # Let go of the pretrained weights, which the learner has now or holds as frozen.
+        self._parts = replace(parts, policy=start.policy, teacher=None)
+        teacher = parts.teacher
+        learner = OfflineLearner(
+            start.trained,
+            make_rule(recipe, start.model.forward, teacher, parts),
+            frozen=start.frozen,
+            teacher=None if teacher is None else teacher.params,
+        )
+        learner.compile()
+        return replace(start, trained={}), learner
+
+    async def _learn(self, learner: OfflineLearner, metrics: Sink) -> None:
+        """Take all updates, reading one batch ahead."""
+        self._view.phase("training")
+        send, receive = trio.open_memory_channel[_Lesson](0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read, send)
+            async with receive:
+                step = 0
+                async for lesson in receive:
+                    step += 1
+                    await self._update(learner, lesson, metrics, step)
+                    every = self._recipe.evaluate.every
+                    is_last = step == self._parts.steps or self.interrupted_by is not None
+                    if is_last or (every and step % every == 0):
+                        await self._evaluate(learner, metrics, step)
+                    if is_last:
+                        break
+            nursery.cancel_scope.cancel()
+
+    async def _read(self, send: trio.MemorySendChannel[_Lesson]) -> None:
+        stream = row_stream(self._recipe, self._parts)
+        reader, pack = self._parts.reader, self._parts.pack
+
+        def next_lesson(count: int) -> _Lesson:
+            taken = reader.take(stream.take(count))
+            packed = pack(taken.examples)
+            return _Lesson(packed, len(taken.examples), taken.skipped, stream.epochs)
+
+        async with send:
+            for step in range(self._parts.steps):
+                count = step_rows(self._recipe, self._parts, step)
+                with stage("data"):
+                    lesson = await trio.to_thread.run_sync(next_lesson, count)
+                await send.send(lesson)
+
+    async def _update(
+        self, learner: OfflineLearner, lesson: _Lesson, metrics: Sink, step: int
+    ) -> None:
+        began = learner.busy_seconds
+        with stage("learner"):
+            numbers = await self._device.run(partial(learner.update, *lesson.packed))
+        seconds = learner.busy_seconds - began
+        summary = self._summary
+        summary["updates"] = step
+        summary["rows"] += lesson.examples
+        summary["rows_skipped"] += lesson.skipped
+        summary["tokens"] += int(numbers["tokens"])
+        summary.setdefault("loss_first", numbers["loss"])
+        summary["loss_last"] = numbers["loss"]
+        record = {
+            "step": step,
+            "epoch": lesson.epochs,
+            **numbers,
+            "rows": lesson.examples,
+            "rows_skipped": summary["rows_skipped"],
+            "tokens_per_second": numbers["tokens"] / max(seconds, 1e-9),
+        }
+        metrics.write(record)
+        self._view.step(record)
+
+    async def _evaluate(self, learner: OfflineLearner, metrics: Sink, step: int) -> None:
+        """Measure what is held out, if anything is."""
+        if self._parts.held_out is None:
+            return
+        batches = held_out_batches(self._recipe, self._parts)
+        with stage("evaluate"):
+            found = await self._device.run(partial(learner.evaluate, batches))
+        self._evaluations["after" if step else "before"] = found
+        metrics.write({"step": step} | {f"eval_{name}": each for name, each in found.items()})
+        numbers = "  ".join(f"{name} {value:.4g}" for name, value in found.items())
+        self._view.note(f"held out after {step} updates: {numbers}")
+
+    def _save(self, start: Start, learner: OfflineLearner) -> None:
+        self._summary["params_sha256"] = fingerprint(learner.params)
+        policy = finisher(start, self._recipe)(learner.params)
+        save_policy(policy, self._directory.path / POLICY_FOLDER)
