@@ -8,6 +8,7 @@ from typing import Any
 from ..algorithms.distillation import divergence
 from ..errors import ConfigError
 from ..learner.optimizer import make_optimizer
+from ..learner.precision import computed_in
 from ..models.model import Forward
 from ..policy import Policy
 from ..types import TrainBatch
@@ -93,7 +94,12 @@ def assemble_offline(recipe: OfflineRecipe) -> OfflineParts:
 def make_rule(
     recipe: OfflineRecipe, forward: Forward, teacher: Teacher | None, parts: OfflineParts
 ) -> OfflineRule:
-    """Say what an update of a recipe does."""
+    """Say what an update of a recipe does.
+
+    Args:
+      forward: of the policy, in float32.
+    """
+    forward = computed_in(forward, recipe.learner.compute_type)
     objective, measurement = _objectives(recipe, forward, teacher, parts.policy.vocab_size)
     empty, mismatched = parts.pack([])
     prefers = recipe.preference if isinstance(recipe, PreferRecipe) else None
@@ -146,7 +152,7 @@ def _objectives(
     entries = min(vocab_size, teacher.model.vocab_size)
     teach = partial(
         teacher_tokens,
-        forward=teacher.model.forward,
+        forward=computed_in(teacher.model.forward, recipe.learner.compute_type),
         k=min(config.top_k, entries),
         entries=entries,
         temperature=config.temperature,

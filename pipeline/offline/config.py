@@ -228,7 +228,7 @@ def default_recipe(command: str, *, pretrained: bool) -> Any:
         return RECIPES[command](run=OfflineRunConfig(name=command), learner=learner)
     learner = LearnerConfig(learning_rate=learning_rate, microbatch_rows=2, row_tokens=2048)
     recipe = RECIPES[command](run=OfflineRunConfig(name=command), learner=learner)
-    return replace(recipe, policy=PolicyConfig(remat=True))
+    return replace(recipe, policy=PolicyConfig(remat="matrices"))
 
 
 def check_given(recipe: OfflineRecipe) -> None:
