@@ -1,6 +1,7 @@
 """Settings of the rollout: how episodes run and what happens when they fail."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from ..errors import check
@@ -62,7 +63,7 @@ class RolloutConfig:
         self._check_draw()
         self._check_sizes()
 
-    @property
+    @cached_property  # each turn asks for it
     def sampling(self) -> Sampling:
         """The cuts, as a request asks for them."""
         return Sampling(top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
