@@ -16,7 +16,7 @@ from ...envs.base import Task
 from ...envs.messages import Message
 from ..algorithms.losses import sft_loss
 from ..device_thread import DeviceThread
-from ..errors import check
+from ..errors import ConfigError, check
 from ..groups.packing import PackItem, pack
 from ..learner.logprobs import Forward
 from ..learner.optimizer import LearnerConfig, make_optimizer
@@ -25,6 +25,11 @@ from ..learner.state import Params
 from ..text.renderer import Renderer
 from ..types import Bools, Int32s
 from .batch import sequence
+
+_REWRITTEN = (
+    "the chat template rewrites the turns of a conversation to imitate when more is said; leave "
+    "reasoning out of demonstrations, or set --policy.chat.history keep"
+)
 
 Conversation = Sequence[Message]
 OnStep = Callable[[int, dict[str, float]], None]
@@ -81,6 +86,8 @@ def render(
       i32[T] tokens, and bool[T]: true on the policy's tokens that are to be learnt.
 
     Raises:
+      ConfigError: the chat format rewrites what was said before, which a rollout would then read
+        in a new sample.
       ValueError: the conversation has no turn of the policy, starts with one, or has two
         without an answer between them.
     """
@@ -88,12 +95,14 @@ def render(
     mask: list[bool] = []
     heard: list[Message] = []
     learns = [True] * len(conversation) if learnt is None else learnt
-    for message, is_learnt in zip(conversation, learns, strict=True):
+    for place, (message, is_learnt) in enumerate(zip(conversation, learns, strict=True)):
         if message.role != "assistant":
             heard.append(message)
             continue
         if not heard:
             raise ValueError("a turn of the policy must follow a message of the environment")
+        if ids and renderer.rewritten(ids, conversation[:place]) is not None:
+            raise ConfigError(_REWRITTEN)
         context = renderer.delta(heard) if ids else renderer.prompt(heard)
         turn = renderer.turn(message)
         ids += context + turn

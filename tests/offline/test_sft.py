@@ -21,6 +21,7 @@ from headrace.pipeline.offline.sft import (
 )
 from headrace.pipeline.text.renderer import CharacterRenderer, TextConfig
 from tests.learner.toy import WIDTH, toy_forward
+from tests.rollout.test_samples import KEEP, SPLIT
 
 RENDERER = CharacterRenderer(TextConfig("0123456789+=?"))
 USER, TOOL, ANSWER = Message("user", "1+2"), Message("tool", "3"), Message("assistant", "3")
@@ -62,6 +63,18 @@ def test_messages_after_the_last_turn_are_left_out():
 def test_conversations_that_no_rollout_could_have_are_refused(conversation):
     with pytest.raises(ValueError, match=r"polic|assistant"):
         render(conversation, RENDERER)
+
+
+def test_a_conversation_that_a_rollout_would_split_is_refused():
+    def talk(**thoughts):
+        first = Message("assistant", "a", **thoughts)
+        return [Message("user", "q"), first, Message("user", "more"), Message("assistant", "b")]
+
+    for renderer, thoughts in ((SPLIT, {}), (KEEP, {}), (KEEP, {"reasoning": "hm"})):
+        tokens, _ = render(talk(**thoughts), renderer)
+        assert ("hm" in renderer.text(tokens)) == bool(thoughts)
+    with pytest.raises(ConfigError, match=r"rewrites .* set --policy.chat.history keep"):
+        render(talk(reasoning="hm"), SPLIT)
 
 
 def test_the_policys_tokens_have_weight_one():
