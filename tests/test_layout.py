@@ -27,6 +27,7 @@ MORE_FIELDS = {"RolloutConfig": 15}
 
 # Optional packages, each imported by the one module that is about it.
 EXTRAS = {
+    "envs/adapters/aviary.py: aviary",
     "envs/adapters/mcp.py: mcp",
     "envs/adapters/mcp.py: mcp.types",
     "envs/adapters/openenv.py: trio_websocket",

@@ -14,8 +14,7 @@ from mcp.types import INVALID_PARAMS, CallToolResult
 from mcp.types import Tool as ListedTool
 
 from ..tools import Tool, ToolError
-
-_HINTS = {"string": str, "integer": int, "number": float, "boolean": bool}
+from .described import described_tool
 
 
 @asynccontextmanager
@@ -65,16 +64,9 @@ def _tool(client: Client, listed: ListedTool, deadline_seconds: float | None) ->
             raise ToolError(_text(result))
         return _text(result)
 
-    schema = {"properties": {}, "required": [], **listed.input_schema}
-    types = {name: _hint(part) for name, part in schema["properties"].items()}
-    about = listed.description or ""
-    return Tool(listed.name, about, schema, types, call, deadline_seconds=deadline_seconds)
-
-
-def _hint(schema: Any) -> Any:
-    """Return a plain type; what is not plain is left to the server's own check."""
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    return _HINTS.get(kind, Any) if isinstance(kind, str) else Any
+    schema = listed.input_schema
+    about = listed.description
+    return described_tool(listed.name, about, schema, call, deadline_seconds=deadline_seconds)
 
 
 def _text(result: CallToolResult) -> str:

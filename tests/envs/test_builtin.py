@@ -73,6 +73,7 @@ def test_every_public_name_is_a_re_export() -> None:
 
 
 OPTIONAL = {  # extras, each inside a module of its own
+    "adapters/aviary.py": "aviary",
     "adapters/mcp.py": "mcp",
     "adapters/openenv.py": "trio_websocket",
     "adapters/reasoning_gym.py": "reasoning_gym",

@@ -21,6 +21,7 @@ NEEDED = {
     "Gymnasium": "gymnasium",
     "reasoning-gym": "reasoning_gym",
     "TextArena": "textarena",
+    "aviary": "aviary.core",
     "OpenEnv": "openenv",
     "Tools of MCP servers": "mcp.server.mcpserver",  # of version 2
 }
