@@ -1,12 +1,19 @@
 """Generalised advantages and value losses equal oracles written as the paper's recursions."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headrace.pipeline.algorithms.critic import gae, value_loss, whitened
+from headrace.pipeline.algorithms import critic
 from tests.algorithms.rows import IDS, MASK, draw, sequences
+from tests.learner.toy import quick_jit
+
+gae = quick_jit(critic.gae, static_argnames=("discount", "trace"))
+value_loss = quick_jit(critic.value_loss, static_argnames="clip")
+whitened = quick_jit(critic.whitened)
 
 
 @pytest.mark.parametrize(("discount", "trace"), [(1.0, 0.95), (0.9, 0.8), (0.9, 0.0), (1.0, 1.0)])
@@ -28,7 +35,7 @@ def test_gae_is_the_papers_recursion_over_counted_tokens(discount, trace):
 
 
 def test_with_lambda_1_the_returns_are_the_discounted_rewards():
-    rewards = jnp.where(MASK, draw(2), 0.0)
+    rewards = np.where(MASK, draw(2), np.float32(0.0))
     advantages = gae(rewards, draw(3), MASK, IDS, discount=1.0, trace=1.0)
     returns = np.asarray(advantages + draw(3))
     for place in sequences():
@@ -38,7 +45,7 @@ def test_with_lambda_1_the_returns_are_the_discounted_rewards():
 
 def test_law_11_nan_where_nothing_counts_reaches_no_advantage():
     def poison(array):
-        return jnp.where(MASK, array, jnp.nan)
+        return np.where(MASK, array, np.float32(np.nan))
 
     clean = gae(draw(0), draw(1), MASK, IDS)
     np.testing.assert_array_equal(gae(poison(draw(0)), poison(draw(1)), MASK, IDS), clean)
@@ -54,7 +61,9 @@ def test_the_value_loss_is_pessimistic_beyond_its_clip():
     np.testing.assert_allclose(value_loss(*operands, clip=0.2), expected, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(value_loss(*operands, clip=0.0), plain, rtol=1e-4, atol=1e-6)
     # A value that has moved beyond the clip towards its return learns no more.
-    slope = jax.grad(lambda v: value_loss(v, jnp.float32(0.0), jnp.float32(2.0), clip=0.2))
+    slope = jax.grad(
+        partial(critic.value_loss, old_values=jnp.float32(0.0), returns=jnp.float32(2.0), clip=0.2)
+    )
     assert slope(jnp.float32(1.0)) == 0.0
     assert slope(jnp.float32(0.1)) < 0.0
 
