@@ -6,7 +6,6 @@ the environment answers it.
 """
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from aviary import core as aviary
@@ -33,12 +32,7 @@ class AviaryEnv:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._env is not None:
             await self._env.close()
 

@@ -7,7 +7,6 @@ server's schema refuses is an answer that the policy reads; every other error fa
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Any, Self
 
 from trio_websocket import HandshakeError, WebSocketConnection, open_websocket_url
@@ -58,12 +57,7 @@ class OpenEnvClient:
             raise OpenEnvError(f"can't connect to {self._url}; is the server running?") from error
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._exits.aclose()
 
     async def reset(self, task: Task, seed: int) -> Sequence[Message]:

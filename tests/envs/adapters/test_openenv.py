@@ -1,4 +1,4 @@
-"""A real OpenEnv server, spoken to over WebSocket."""
+"""OpenEnv servers, spoken to over WebSocket: a real one where it is, and one that only talks."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -10,17 +10,19 @@ import trio
 from headrace.envs import Message, StepResult, Task, check_env
 from tests.fakes.local_server import local_server
 
-pytest.importorskip("openenv")
 pytest.importorskip("trio_websocket")
 
 from headrace.envs.adapters.openenv import OpenEnvClient, OpenEnvError
 
-SERVER = Path(__file__).parents[2] / "fakes" / "openenv_server.py"
+FAKES = Path(__file__).parents[2] / "fakes"
 TASKS = [Task(f"{seed}", {"seed": seed}) for seed in range(2)]
 
 
-@pytest.fixture(scope="module")
-def make() -> Iterator[partial]:
+@pytest.fixture(scope="module", params=["openenv_server.py", "openenv_protocol.py"])
+def make(request: pytest.FixtureRequest) -> Iterator[partial]:
+    if request.param == "openenv_server.py":
+        pytest.importorskip("openenv")
+
     def act(message: Message) -> dict | None:
         if message.content == "wrong form":
             return {"words": 3}
@@ -29,7 +31,7 @@ def make() -> Iterator[partial]:
     def describe(observation) -> str:
         return observation["heard"]
 
-    with local_server(SERVER) as port:
+    with local_server(FAKES / request.param) as port:
         yield partial(OpenEnvClient, f"ws://127.0.0.1:{port}", describe=describe, act=act)
 
 
