@@ -53,6 +53,13 @@ class ChatFormat:
             )
         return text[: len(text) - len(ending)] + closing.last_token
 
+    def begins_as_read(self, messages: Sequence[Message]) -> bool:
+        """Say whether a conversation that ends with a turn begins with what the policy read.
+
+        That is all before the turn, and how the turn was opened, reasoning maybe included.
+        """
+        return self.closed(messages).startswith(self.writer.write(messages[:-1], generate=True))
+
     def after(self, messages: Sequence[Message]) -> str:
         """Return what stands between a closed turn and the next one, closing token included.
 

@@ -59,6 +59,9 @@ _HISTORIES = {
 }
 
 
+_READ = ([QUESTION], [QUESTION, _CALL, _ANSWER])
+
+
 def prove(
     template: ChatTemplate, tokenizer: Tokenizer, tools: Sequence[ToolSchema] = ()
 ) -> ChatFormat:
@@ -151,6 +154,8 @@ def _names_tools(chat: ChatFormat) -> bool:
 
 def _notes(chat: ChatFormat) -> list[str]:
     notes = [note for note, history in _HISTORIES.items() if _rewrites(chat, *history)]
+    if not all(_begins_as_read(chat, read) for read in _READ):
+        notes.append("it writes what the policy has read otherwise once the policy has spoken")
     if not _is_same(chat, [QUESTION, _SAID_AND_CALLED], _ANSWER):
         notes.append("it moves what is said beside a call behind the call's answer")
     endings = [([QUESTION, _SAID[0]], _NEXT), ([QUESTION, _CALL], _ANSWER)]
@@ -169,6 +174,16 @@ def _rewrites(chat: ChatFormat, turn: Message, answer: Message) -> bool:
     try:
         return not chat.writer.write([*history, answer]).startswith(chat.closed(history))
     except TemplateRefusal:
+        return False
+
+
+def _begins_as_read(chat: ChatFormat, read: Sequence[Message]) -> bool:
+    """Say whether a turn, with reasoning or without, leaves what stands before it as it was."""
+    try:
+        return any(chat.begins_as_read([*read, turn]) for turn in (_SAID[0], _SAID[2]))
+    except TemplateRefusal:
+        return True  # it never writes such a conversation
+    except ConfigError:
         return False
 
 

@@ -120,13 +120,14 @@ class TemplateRenderer:
         """
         if message.role != "assistant":
             raise ValueError(f"turn takes an assistant message, got role {message.role!r}")
-        opening = self._chat.writer.write([QUESTION], generate=True)
-        closed = self._chat.closed([QUESTION, message])
+        # Before the question some templates write something else where a turn follows.
+        opening = _after_question(self._chat.writer.write([QUESTION], generate=True))
+        closed = _after_question(self._chat.closed([QUESTION, message]))
         if not closed.startswith(opening):
             raise ConfigError(
-                f"the chat template opens the policy's turns by {_after_question(opening)!r} and "
-                f"writes this one as {_after_question(closed)[:200]!r}, which the policy can't "
-                "say; give the turn reasoning, or leave its reasoning out"
+                f"the chat template opens the policy's turns by {opening!r} and writes this one "
+                f"as {closed[:200]!r}, which the policy can't say; give the turn reasoning, or "
+                "leave its reasoning out"
             )
         thoughts = self._chat.writer.veil.hide(message.reasoning.strip())
         if thoughts not in closed:
@@ -179,9 +180,13 @@ class TemplateRenderer:
         return self._tokenizer.decode(ids)
 
     def _keeps(self, said: Sequence[Message], whole: str, after: str) -> bool:
-        """Say whether the template writes what was said as it would if nothing came after it."""
+        """Say whether the template keeps what was read and said, but for the turn's spelling."""
+        thoughts = self._chat.writer.veil.hide(said[-1].reasoning.strip())
         try:
-            return whole == self._chat.closed(said) + after
+            closed = self._chat.closed(said)
+            return (
+                whole == closed + after and thoughts in closed and self._chat.begins_as_read(said)
+            )
         except (ConfigError, TemplateRefusal):
             return False
 

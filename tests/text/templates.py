@@ -148,6 +148,36 @@ MISTRAL = """\
 {%- endif %}
 {%- endfor %}"""
 
+# The reasoning is opened for the policy, and no turn that is over shows any, as R1's and QwQ's.
+OPENED = CHATML_TOOLS.replace("THINK\n", "").replace(
+    "%}{{ '<|im_start|>assistant\n' }}", "%}{{ '<|im_start|>assistant\n<think>\n' }}"
+)
+
+# The last user message, while it is the last, asks for reasoning.
+ASKING = CHATML.replace(
+    "+ message.content +",
+    "+ ('/think ' if loop.last and add_generation_prompt else '') + message.content +",
+)
+
+# Tools stand before a user message that is the last one.
+TOOLS_LAST = """\
+{%- for message in messages %}
+{%- if message.role == 'user' %}
+{%- if tools and loop.last %}
+{{- '[AVAILABLE_TOOLS]' + (tools | tojson) + '[/AVAILABLE_TOOLS]' }}
+{%- endif %}
+{{- '[INST]' + message.content + '[/INST]' }}
+{%- elif message.role == 'tool' %}
+{{- '[TOOL_RESULTS]' + message.content + '[/TOOL_RESULTS]' }}
+{%- else %}
+{{- message.content }}
+{%- for call in message.tool_calls or [] %}
+{{- '[TOOL_CALLS]' + (call.function | tojson) }}
+{%- endfor %}
+{{- eos_token }}
+{%- endif %}
+{%- endfor %}"""
+
 # What comes after a turn depends on its length.
 LEAKING = CHATML.replace(
     "{{ '<|im_start|>' +",

@@ -1,14 +1,18 @@
 """What is proved of a chat template, what is found out about it, and what is refused."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from headrace.envs import Message
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.text.chat_format import ChatFormat
 from headrace.pipeline.text.chat_template import ChatTemplate
+from headrace.pipeline.text.conversation import ToolSchema
 from headrace.pipeline.text.hub_tokenizer import HubTokenizer
 from headrace.pipeline.text.probe import prove
 from tests.text.templates import (
+    ASKING,
     CHATML,
     CHATML_TOOLS,
     GEMMA,
@@ -16,20 +20,25 @@ from tests.text.templates import (
     KEEPING,
     LEAKING,
     LLAMA,
+    OPENED,
     OPENING,
     PARTS,
     PHI,
     PLAIN_TEXT,
     SPECIALS,
     STRIPPING,
+    TOOLS_LAST,
 )
 from tests.text.vocabularies import definition, entry
 
 TOKENIZER = HubTokenizer(definition("byte-level", tuple(entry(text) for text in SPECIALS)))
 
+ADD = {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}
 
-def probe(template: str) -> ChatFormat:
-    return prove(ChatTemplate(template, {"bos_token": "<s>", "eos_token": "</s>"}), TOKENIZER)
+
+def probe(template: str, tools: Sequence[ToolSchema] = ()) -> ChatFormat:
+    texts = {"bos_token": "<s>", "eos_token": "</s>"}
+    return prove(ChatTemplate(template, texts), TOKENIZER, tools)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +79,12 @@ def test_notes_say_what_a_template_rewrites() -> None:
         "it rewrites a turn with reasoning when the user speaks again",
     )
     assert "it rewrites a turn when the user speaks again" in probe(HARMONY).notes
+
+
+@pytest.mark.parametrize("template", [OPENED, ASKING, TOOLS_LAST])
+def test_what_was_read_and_is_written_otherwise_later_is_noted(template: str) -> None:
+    note = "it writes what the policy has read otherwise once the policy has spoken"
+    assert note in probe(template, [ADD]).notes
 
 
 def test_a_template_that_counts_its_answers_is_noted() -> None:

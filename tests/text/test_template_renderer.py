@@ -14,15 +14,18 @@ from headrace.pipeline.text.renderer import Renderer
 from headrace.pipeline.text.template_config import TemplateConfig
 from headrace.pipeline.text.template_renderer import TemplateRenderer, TemplateSource
 from tests.text.templates import (
+    ASKING,
     CHATML,
     GEMMA,
     KEEPING,
     LLAMA,
+    OPENED,
     OPENING,
     REWRITING,
     SAFE,
     SPECIALS,
     STRIPPING,
+    TOOLS_LAST,
 )
 from tests.text.vocabularies import TEXTS, definition, entry
 
@@ -150,6 +153,11 @@ def test_reasoning_is_written_and_read() -> None:
         RENDERERS["chatml"].turn(turn)
 
 
+def test_a_turn_doesnt_depend_on_what_is_written_before_the_question() -> None:
+    renderer = make(TOOLS_LAST)
+    assert renderer.text(renderer.turn(Message("assistant", "Done."))) == "Done.</s>"
+
+
 def test_a_wrong_call_in_the_history_is_ordinary_text() -> None:
     raw = '<tool_call>{"name": "add"</tool_call>'
     wrong = Message("assistant", "So: ", (ToolCall("add", status="invalid_json", raw=raw),))
@@ -252,6 +260,35 @@ def test_split_starts_anew_where_reasoning_is_stripped() -> None:
     answered = [Message("user", "q"), called, answer("1", "tool")]
     ids = renderer.prompt(answered[:1]) + renderer.turn(called)
     assert renderer.rewritten(ids, answered) is None
+
+
+def test_split_starts_anew_where_what_was_read_is_written_otherwise() -> None:
+    """The template shows neither that reasoning was opened nor what was thought."""
+    renderer = make(OPENED, history="split")
+    first = Message("user", "q")
+    turn = renderer.parse(TOKENIZER.encode_markup("So.</think>Done.<|im_end|>"))
+    assert (turn.reasoning, turn.content) == ("So.", "Done.")
+    for later in (answer("more"), answer("3", "tool")):
+        messages = [first, turn, later]
+        ids = renderer.prompt([first]) + TOKENIZER.encode_markup("So.</think>Done.<|im_end|>")
+        assert renderer.rewritten(ids, messages) == renderer.prompt(messages)
+
+
+@pytest.mark.parametrize("template", [CHATML, ASKING, TOOLS_LAST])
+def test_split_gives_the_ids_of_the_whole_conversation(template: str) -> None:
+    """Whatever is rewritten, the policy reads what the template writes: turn after turn."""
+    renderer = make(template, history="split")
+    messages = [Message("user", "q"), Message("assistant", "a", reasoning="Hm.")]
+    ids = renderer.prompt(messages[:1]) + TOKENIZER.encode_markup("<think>Hm.</think>a")
+    ids += [renderer.stop_ids[0]]
+    for said in ("b", "c"):
+        messages += [Message("user", "more")]
+        found = renderer.rewritten(ids, messages)
+        ids = ids + renderer.delta(messages[-1:]) if found is None else found
+        assert ids == renderer.prompt(messages)
+        turn = Message("assistant", said)
+        ids += renderer.turn(turn)
+        messages += [turn]
 
 
 def test_split_minds_no_other_spelling_of_the_same_turn() -> None:
