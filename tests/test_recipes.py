@@ -9,6 +9,7 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.envs import load_env
 from headrace.pipeline.algorithms.config import ClipConfig
 from headrace.pipeline.algorithms.presets import PRESETS
 from headrace.pipeline.config import Recipe
@@ -31,6 +32,14 @@ def test_a_built_in_recipe_loads_and_comes_back_from_a_run_directory(name, tmp_p
     assert recipe.run.name == name
     RunDirectory.create(tmp_path).write_config(asdict(recipe))
     assert load_recipe(str(tmp_path / "config.toml")) == recipe
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_built_in_recipe_s_environment_has_as_many_tasks_as_it_draws(name):
+    recipe = load_recipe(name)
+    tasks = load_env(recipe.env.name).tasks
+    assert len(tasks("train", recipe.prompts.num_tasks, 0)) == recipe.prompts.num_tasks
+    assert len(tasks("eval", recipe.evaluate.tasks, 0)) == recipe.evaluate.tasks
 
 
 def test_every_built_in_recipe_says_in_a_line_what_it_does():
