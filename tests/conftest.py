@@ -1,5 +1,6 @@
 """Strict settings for every test: eight CPU devices, no silent promotion, no thread left."""
 
+import gc
 import os
 import tempfile
 import threading
@@ -42,6 +43,12 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("headrace")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported and collected out of all later garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
