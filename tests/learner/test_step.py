@@ -76,7 +76,7 @@ def rows_of(batch, order):
     def shuffle(array):
         return array.reshape(-1, array.shape[2])[order].reshape(array.shape)
 
-    arrays = [shuffle(array) for array in batch[:-1]]
+    arrays = [shuffle(array) for array in batch[:-2]]
     return type(batch)(*arrays, microbatches=batch.microbatches)
 
 
@@ -116,7 +116,7 @@ def test_law_10_12_packed_and_padded_rows_give_the_same_gradient(loss):
     assert packed.segment_ids.max() > 1
     alone = [toy_batch([item], microbatches=1, rows=1) for item in items]
     rows = [
-        np.concatenate(arrays, axis=1) for arrays in zip(*(b[:-1] for b in alone), strict=True)
+        np.concatenate(arrays, axis=1) for arrays in zip(*(b[:-2] for b in alone), strict=True)
     ]
     padded = [np.concatenate([array, *3 * [np.zeros_like(array)]]) for array in rows]
     padded = type(packed)(*padded, microbatches=np.array(1, np.int32))
@@ -142,7 +142,7 @@ def test_law_12_sharding_the_rows_changes_no_gradient(devices):
     loss, batch = LOSSES["grpo"], spread(toy_batch(), 2)
     mesh = Mesh(np.array(jax.devices()[:devices]), ("rows",))
     place = partial(jax.device_put, device=NamedSharding(mesh, P(None, "rows")))
-    sharded = type(batch)(*map(place, batch[:-1]), microbatches=batch.microbatches)
+    sharded = type(batch)(*map(place, batch[:-2]), microbatches=batch.microbatches)
     state = jax.device_put(init_state(toy_params(), SGD), NamedSharding(mesh, P()))
     moved, _ = step(state, sharded, loss=loss)
     found = jax.tree.map(lambda old, new: old - new, toy_params(), jax.device_get(moved.params))
