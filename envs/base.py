@@ -7,6 +7,7 @@ becomes an `EpisodeFailure`; it is never a reward of 0. What no episode can work
 """
 
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
@@ -14,6 +15,9 @@ from typing import Any, Literal, Protocol, Self
 from .messages import Message
 
 Split = Literal["train", "eval"]
+
+EPISODE: ContextVar[str] = ContextVar("episode", default="")
+"""The name of the episode that a task works for, for logs; "" outside of a run."""
 
 
 @dataclass(frozen=True)

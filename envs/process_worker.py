@@ -119,7 +119,7 @@ class _Host:
         self._manager = manager
 
     def _reset(self, task: Task, seed: int) -> list[Message]:
-        return list(self._env.reset(task, seed))
+        return list(_finite(self._env.reset(task, seed)))
 
     def _step(self, message: Message) -> Any:
         result = self._env.step(message)
@@ -140,12 +140,23 @@ def _plain(result: StepResult) -> StepResult:
     """Return the result with Python's own numbers: simulators give arrays' elements."""
     return dataclasses.replace(
         result,
-        messages=tuple(result.messages),
-        reward=float(result.reward),
+        messages=tuple(_finite(result.messages)),
+        reward=_plain_number(result.reward),
         terminated=bool(result.terminated),
         truncated=bool(result.truncated),
-        info={str(name): float(value) for name, value in result.info.items()},
+        info={str(name): _plain_number(value) for name, value in result.info.items()},
     )
+
+
+def _finite(messages: Any) -> Any:
+    """Refuse an iterator, which may have no end."""
+    if not isinstance(messages, list | tuple):
+        raise TypeError(f"messages must be a tuple or a list, got {messages!r:.100}")
+    return messages
+
+
+def _plain_number(value: Any) -> Any:
+    return value if isinstance(value, str | bytes) else float(value)  # text is refused later
 
 
 def _has_children() -> bool:

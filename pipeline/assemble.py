@@ -115,7 +115,12 @@ def assemble(recipe: Recipe) -> Parts:
         held_out=_own_tasks(recipe, spec, "eval", recipe.evaluate.tasks),
         sampler=sampler,
         rollout=Rollout(
-            spec.make, renderer, sampler.sample, recipe.rollout, _scorer(recipe, spec)
+            spec.make,
+            renderer,
+            sampler.sample,
+            recipe.rollout,
+            scorer=_scorer(recipe, spec),
+            env_name=recipe.env.name,
         ),
         pretrained=pretrained,
         decoder=decoder,

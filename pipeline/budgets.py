@@ -15,13 +15,15 @@ _UNSCORED = FailureKind.REWARD_ERROR, FailureKind.REWARD_TIMEOUT
 class Budgets:
     """Raises when a budget is used up, once each time: many groups may end at one moment."""
 
-    def __init__(self, group_failures: int, unscored_share: float):
+    def __init__(self, group_failures: int, unscored_share: float, *, env_name: str):
         """Args:
         group_failures: failed groups in a row; and ten times as many of equal rewards.
         unscored_share: of the last 64 episodes, those that couldn't be scored.
+        env_name: for messages.
         """
         self._group_failures = group_failures
         self._unscored_share = unscored_share
+        self._env_name = env_name
         self._failed_in_a_row = 0
         self._equal_in_a_row = 0
         self._unscored = 0  # of the last episodes, a bit each
@@ -77,6 +79,7 @@ class Budgets:
     def _check_failures(self, error: str) -> None:
         if self._failed_in_a_row == self._group_failures:
             raise PipelineStalled(
-                f"{self._failed_in_a_row} groups in a row failed, the last one with "
-                f"{error!r}; mend the environment or reward, or raise --controller.group-failures"
+                f"{self._failed_in_a_row} groups in a row failed, the last one with {error!r}; "
+                f"mend the environment {self._env_name!r} or its rewards, or raise "
+                "--controller.group-failures"
             )

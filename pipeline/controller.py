@@ -66,7 +66,11 @@ class Controller:
         self._seed = seed
         self._on_update = on_update
         self._evaluate_every = evaluate_every
-        self._budgets = Budgets(self._config.group_failures, self._config.unscored_share)
+        self._budgets = Budgets(
+            self._config.group_failures,
+            self._config.unscored_share,
+            env_name=stages.rollout.env_name,
+        )
         self._members = 0  # running now, until their environments are closed
         self._limit = concurrency.start(rollout.max_episodes, stages.load())
         self._groups: dict[int, Group] = {}

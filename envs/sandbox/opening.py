@@ -12,6 +12,7 @@ from typing import Protocol
 import trio
 from trio.lowlevel import RunVar
 
+from ..base import EPISODE
 from .audit import AuditedSandbox, AuditLog, current_audit
 from .config import SandboxConfig
 from .hosts import open_boxes
@@ -39,7 +40,7 @@ async def open_sandbox(
     configuration are open.
 
     Args:
-      episode: whose it is, for the audit log.
+      episode: whose it is, for the audit log; by default the one that the task works for.
       audit: where calls are recorded; None takes that of `audit_to`, if there is one.
 
     Raises:
@@ -52,7 +53,7 @@ async def open_sandbox(
         if log is None:
             yield sandbox
         else:
-            yield AuditedSandbox(sandbox, log, config=config, episode=episode)
+            yield AuditedSandbox(sandbox, log, config=config, episode=episode or EPISODE.get())
 
 
 class _Shared:

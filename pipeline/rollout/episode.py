@@ -11,13 +11,12 @@ import hashlib
 import math
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from numbers import Real
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import trio
 
-from ...envs.base import Env, StepResult, Task
+from ...envs.base import EPISODE, Env, StepResult, Task
 from ...envs.messages import Message
 from ...envs.rewards.reward import ENV
 from ...envs.rewards.scorer import RewardFailed, Scorer
@@ -33,6 +32,7 @@ from ..types import (
     Trajectory,
 )
 from ..waits import is_stray
+from .answers import checked_answer, checked_messages, is_flood, without_flood
 from .boundary import Boundary, Fault
 from .config import RolloutConfig
 from .scoring import failure_kind, record_of, weighted_turns, with_rewards
@@ -42,18 +42,22 @@ _ENV = FailureKind.ENV_ERROR, FailureKind.ENV_TIMEOUT
 _REWARD = FailureKind.REWARD_ERROR, FailureKind.REWARD_TIMEOUT
 _SAMPLER = FailureKind.SAMPLER_ERROR, FailureKind.SAMPLER_TIMEOUT
 
-LARGEST_NUMBER = 1e6  # of a reward or measurement, so that float32 keeps differences of 1
-
 
 @dataclass(frozen=True)
 class Rollout:
-    """What every episode of a run shares."""
+    """What every episode of a run shares.
+
+    Attributes:
+      scorer: gives the rewards beside the environment's own.
+      env_name: for messages.
+    """
 
     make_env: Callable[[], Env]
     renderer: Renderer
     sample: Sample
     config: RolloutConfig
     scorer: Scorer | None = None
+    env_name: str = "environment"
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,7 @@ class Episode:
           failed, or the episode was stopped.
         """
         self._began = trio.current_time()
+        EPISODE.set(self._identity.name)
         try:
             return await self._score(await self._open_work_close())
         except Fault as fault:
@@ -211,17 +216,22 @@ class Episode:
 
     async def _reset(self, env: Env) -> None:
         self._work.call("environment reset", _ENV, self._config.env_deadline_seconds)
-        messages = _messages(await env.reset(self._task, self._identity.env_seed))
+        messages = checked_messages(await env.reset(self._task, self._identity.env_seed))
+        if is_flood(messages, self._config.max_tokens):
+            raise self._prompt_too_long(f"at least {self._config.max_tokens}")
         prompt = self._rollout.renderer.prompt(messages)
         self._work.returned()
         self._record.say(messages)
         self._record.observe(prompt)
         if not 1 <= len(prompt) < self._config.max_tokens:
-            raise Fault(
-                FailureKind.OVERLONG,
-                f"task {self._task.id!r} has a prompt of {len(prompt)} tokens, which must be in "
-                f"1..{self._config.max_tokens - 1}; raise --rollout.max-tokens",
-            )
+            raise self._prompt_too_long(str(len(prompt)))
+
+    def _prompt_too_long(self, tokens: str) -> Fault:
+        return Fault(
+            FailureKind.OVERLONG,
+            f"task {self._task.id!r} has a prompt of {tokens} tokens, which must be in "
+            f"1..{self._config.max_tokens - 1}; raise --rollout.max-tokens",
+        )
 
     async def _act(self) -> FinishReason:
         """Let the policy speak once."""
@@ -254,14 +264,22 @@ class Episode:
             sampling=self._config.sampling,
         )
 
-    async def _answer(self, env: Env) -> tuple[StepResult, "_Reading"]:
-        """Let the environment answer the turn sampled last; return its answer, also as ids."""
+    async def _answer(self, env: Env) -> tuple[StepResult, "_Reading | None"]:
+        """Let the environment answer the turn sampled last.
+
+        Returns:
+          The answer, and its ids; None where the policy reads nothing more, or more than fits.
+        """
         message = self._rollout.renderer.parse(self._record.last_turn_tokens)
         self._record.say([message])
         began = self._work.call("environment step", _ENV, self._config.env_deadline_seconds)
-        result = _checked(await env.step(message))
+        result = checked_answer(await env.step(message))
         over = result.terminated or result.truncated
-        read = _Reading([]) if over else self._render(result.messages)
+        read: _Reading | None = None
+        if is_flood(result.messages, self._config.max_tokens):
+            result = replace(result, messages=without_flood(result.messages))
+        elif not over:
+            read = self._render(result.messages)
         self._work.returned()
         self._record.answered(result, env_seconds=trio.current_time() - began)
         return result, read
@@ -273,8 +291,10 @@ class Episode:
             return _Reading(renderer.delta(messages))
         return _Reading(rewritten, begins_sample=True)
 
-    def _observe(self, read: "_Reading") -> bool:
+    def _observe(self, read: "_Reading | None") -> bool:
         """Append what the policy reads next; false if no token could be sampled after it."""
+        if read is None:
+            return False
         before = 0 if read.begins_sample else len(self._record)
         if before + len(read.ids) >= self._config.max_tokens:
             return False
@@ -307,40 +327,3 @@ def _sample_key(key: tuple[int, int], sample: int) -> tuple[int, int]:
     digest = hashlib.blake2b(struct.pack("<2IQ", *key, sample), digest_size=8).digest()
     high, low = struct.unpack("<II", digest)
     return high, low
-
-
-def _checked(result: StepResult) -> StepResult:
-    """Refuse an answer that would do harm later; return it with plain numbers.
-
-    One NaN or huge reward would spoil the advantages of a whole batch.
-    """
-    if not isinstance(result, StepResult):
-        raise TypeError(f"step must return a StepResult, got {result!r:.100}")
-    return StepResult(
-        messages=_messages(result.messages),
-        reward=_number("reward", result.reward),
-        terminated=result.terminated,
-        truncated=result.truncated,
-        info={str(name): _number(str(name), value) for name, value in result.info.items()},
-    )
-
-
-def _messages(messages: Any) -> tuple[Message, ...]:
-    """Return what an environment says; an iterator is refused, as asking it may take for ever."""
-    if not isinstance(messages, tuple | list):
-        raise TypeError(f"messages must be a tuple or a list, got {messages!r:.100}")
-    for message in messages:
-        if not (isinstance(message, Message) and isinstance(message.content, str)):
-            raise TypeError(f"messages must be Messages with text, got {message!r:.100}")
-    return tuple(messages)
-
-
-def _number(name: str, value: Any) -> float:
-    # The usual types first: `Real` is an abstract class, which takes twenty times as long.
-    number = float(value) if isinstance(value, (float, int, Real)) else math.nan
-    if not abs(number) <= LARGEST_NUMBER:  # not "greater", which NaN is not either
-        raise ValueError(
-            f"{name} must be a number from -{LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}, "
-            f"got {value!r:.100}"
-        )
-    return number

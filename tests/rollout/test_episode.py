@@ -372,3 +372,16 @@ def test_timings_are_those_of_the_clock():
 
 def test_an_environment_without_a_script_waits_for_nothing():
     assert run(Script(turn("1")), env={"hook": nothing, "replies": ()}).reward == 1.0
+
+
+def test_a_flood_ends_the_episode_and_is_not_read_by_the_tokenizer_or_kept():
+    flood = "1" * 1_000_000
+    outcome = run(Script(turn("7")), env={"replies": (flood,)})
+    assert isinstance(outcome, Trajectory)
+    assert outcome.stop_reason is StopReason.MAX_TOKENS
+    assert outcome.messages[-1].content == f"{'1' * 1000}… (999000 more characters)"
+    task = Task("t", {"text": flood})
+    outcome = run(Script(turn("7")), task=task)
+    assert isinstance(outcome, EpisodeFailure)
+    assert outcome.kind is FailureKind.OVERLONG
+    assert "a prompt of at least 64 tokens, which must be in 1..63" in outcome.error
