@@ -4,6 +4,7 @@ Plain floats; `Quantized` by a scale per output; for the learner alone floats na
 they multiply, and `Nf4`; and `Adapted`, any of these with a trained change of low rank.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from .nf4 import Nf4
 from .quantize import Quantized, scaled, unscaled
 
 STREAM = "r"  # the letter of rows: only the stream's operand of a product has it
+TOKENS = "rt"  # with which the learner's stream begins
 RANK = "l"  # the letter of an adapter's rank: no product of the decoder uses it
 
 
@@ -115,8 +117,14 @@ def _cheap_product(
 def _learner_product(
     product: str, x: jax.Array, matrix: Frozen, dtype: DTypeLike | None
 ) -> jax.Array:
+    # Two plain matrices: of more axes, XLA's CPU products transpose operands in the backward pass,
+    # which took twice as long.
     def multiplied(x: jax.Array, matrix: jax.Array) -> jax.Array:
-        return jnp.einsum(product, x, matrix, preferred_element_type=dtype)
+        inputs = len(product.split(",")[0]) - len(TOKENS)
+        tokens, outputs = x.shape[: len(TOKENS)], matrix.shape[inputs:]
+        depth = math.prod(matrix.shape[:inputs])
+        flat = x.reshape(math.prod(tokens), depth), matrix.reshape(depth, math.prod(outputs))
+        return jnp.matmul(*flat, preferred_element_type=dtype).reshape(*tokens, *outputs)
 
     return with_plain(multiplied, x, matrix)
 

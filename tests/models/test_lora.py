@@ -147,7 +147,7 @@ def test_a_backward_pass_keeps_the_product_of_the_base_and_not_the_adapters(para
 
     pull = jax.eval_shape(lambda adapters: jax.vjp(hidden, adapters)[1], adapters)
     kept = [leaf.shape for leaf in jax.tree.leaves(pull)]
-    assert kept.count((MODEL.num_layers, 3, 5, MODEL.ffn_width)) == 2  # gate and up
+    assert kept.count((MODEL.num_layers, 3 * 5, MODEL.ffn_width)) == 2  # gate and up
 
 
 @pytest.mark.parametrize("name", ["key", "output", "down"])
