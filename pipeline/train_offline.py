@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import trio
 
 from .device_thread import DeviceThread
@@ -39,11 +40,19 @@ from .supervise import stop_on_signal
 
 
 class _Lesson(NamedTuple):
-    """What one update learns from."""
+    """What one update learns from.
+
+    Attributes:
+      examples: rows of data in it.
+      skipped: rows that were too long for it.
+      tokens: all that the model reads, padding left out.
+      epochs: passes over the rows so far.
+    """
 
     packed: Packed
     examples: int
     skipped: int
+    tokens: int
     epochs: float
 
 
@@ -162,7 +171,8 @@ class OfflineJob:
         def next_lesson(count: int) -> _Lesson:
             taken = reader.take(stream.take(count))
             packed = pack(taken.examples)
-            return _Lesson(packed, len(taken.examples), taken.skipped, stream.epochs)
+            tokens = int(np.count_nonzero(packed[0].rows.segment_ids))
+            return _Lesson(packed, len(taken.examples), taken.skipped, tokens, stream.epochs)
 
         async with send:
             for step in range(self._parts.steps):
@@ -191,7 +201,7 @@ class OfflineJob:
             **numbers,
             "rows": lesson.examples,
             "rows_skipped": summary["rows_skipped"],
-            "tokens_per_second": numbers["tokens"] / max(seconds, 1e-9),
+            "tokens_per_second": lesson.tokens / max(seconds, 1e-9),
         }
         metrics.write(record)
         self._view.step(record)

@@ -15,7 +15,7 @@ from ..algorithms.distillation import Divergence
 from ..algorithms.preferences import dpo_loss, ipo_loss, kto_loss, orpo_loss
 from ..algorithms.reductions import Measured, keep, masked_sum
 from ..algorithms.sequences import sum_to_go
-from ..learner.logprobs import Forward, row_logprobs
+from ..learner.logprobs import Forward, row_logprobs, run_rows
 from ..learner.state import Params
 from ..learner.top_k import logprobs_of, ranked_logprobs, top_tokens
 from ..types import TrainBatch
@@ -71,7 +71,7 @@ def sft_measurement(
 ) -> tuple[jax.Array, Measurements]:
     """Measure the same loss, and `token_accuracy`: how often the token is the likeliest one."""
     rows = piece.rows
-    hidden, head = forward(params, rows.tokens, rows.positions, rows.segment_ids)
+    hidden, head = run_rows(params, rows, forward=forward)
     logprobs, best = ranked_logprobs(hidden, head, rows.tokens)
     loss = masked_sum(-logprobs, piece.counted) / _at_least_one(counts.tokens)
     return loss, {"token_accuracy": Measured(best.astype(jnp.float32), piece.counted)}
@@ -98,7 +98,7 @@ def distill_objective(
     """
     rows = piece.rows
     named = teach(teacher, rows)
-    hidden, head = forward(params, rows.tokens, rows.positions, rows.segment_ids)
+    hidden, head = run_rows(params, rows, forward=forward)
     student = logprobs_of(hidden, head, named.ids, temperature=temperature)
     wide = piece.counted[..., None]
     apart = divergence(keep(named.logprobs, wide), keep(student, wide))
@@ -117,7 +117,7 @@ def teacher_tokens(
     temperature: float,
 ) -> Any:
     """Ask a teacher for its likeliest tokens; see `top_tokens`."""
-    hidden, head = forward(teacher, rows.tokens, rows.positions, rows.segment_ids)
+    hidden, head = run_rows(teacher, rows, forward=forward)
     return top_tokens(hidden, head, k=k, temperature=temperature, entries=entries)
 
 
