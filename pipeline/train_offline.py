@@ -7,7 +7,7 @@ that moment, and what has been learnt is saved; the run's files are whole whenev
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
@@ -27,7 +27,7 @@ from .observe.view import View
 from .offline.assemble import (
     OfflineParts,
     Packed,
-    held_out_batches,
+    held_out_examples,
     make_rule,
     row_stream,
     step_rows,
@@ -157,10 +157,11 @@ class OfflineJob:
                     step += 1
                     await self._update(learner, lesson, metrics, step)
                     every = self._recipe.evaluate.every
-                    is_last = step == self._parts.steps or self.interrupted_by is not None
-                    if is_last or (every and step % every == 0):
+                    if self.interrupted_by is not None:
+                        break
+                    if step == self._parts.steps or (every and step % every == 0):
                         await self._evaluate(learner, metrics, step)
-                    if is_last:
+                    if step == self._parts.steps:
                         break
             nursery.cancel_scope.cancel()
 
@@ -210,9 +211,22 @@ class OfflineJob:
         """Measure what is held out, if anything is."""
         if self._parts.held_out is None:
             return
-        batches = held_out_batches(self._recipe, self._parts)
+        skipped = 0
+
+        def batches() -> Iterator[Packed]:
+            nonlocal skipped
+            for taken in held_out_examples(self._recipe, self._parts):
+                skipped += taken.skipped
+                if self.interrupted_by is not None:
+                    return
+                if taken.examples:
+                    yield self._parts.pack(taken.examples)
+
         with stage("evaluate"):
-            found = await self._device.run(partial(learner.evaluate, batches))
+            found = await self._device.run(partial(learner.evaluate, batches()))
+        if self.interrupted_by is not None:
+            return  # it saw a part of the rows only
+        found |= {"rows_skipped": skipped}
         self._evaluations["after" if step else "before"] = found
         metrics.write({"step": step} | {f"eval_{name}": each for name, each in found.items()})
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in found.items())

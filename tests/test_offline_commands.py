@@ -85,7 +85,7 @@ def test_sft_imitates_and_leaves_a_run_that_can_be_run_again(tmp_path, capsys):
     assert summary["compilations_after_warmup"] == 0
     before, after = (summary["evaluations"][when] for when in ("before", "after"))
     assert after["loss"] < before["loss"]
-    assert after.keys() == {"loss", "token_accuracy"}
+    assert after.keys() == {"loss", "token_accuracy", "rows_skipped"}
     steps = [record["step"] for record in records(where) if "loss" in record]
     assert steps == [1, 2, 3, 4, 5, 6]
     assert load_policy(where / "policy").text.characters == "0123456789+"

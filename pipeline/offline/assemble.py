@@ -17,6 +17,7 @@ from .config import DistillRecipe, OfflineRecipe, PreferRecipe, check_given
 from .examples import (
     Reader,
     Renderers,
+    Taken,
     item_tokens,
     judged_tokens,
     read_conversation,
@@ -127,16 +128,14 @@ def step_rows(recipe: OfflineRecipe, parts: OfflineParts, step: int) -> int:
     return min(size, _epoch_rows(recipe, len(parts.train)) - step * size)
 
 
-def held_out_batches(recipe: OfflineRecipe, parts: OfflineParts) -> Iterator[Packed]:
-    """Yield the batches that are measured on, in the file's order."""
+def held_out_examples(recipe: OfflineRecipe, parts: OfflineParts) -> Iterator[Taken[Any]]:
+    """Yield what is measured on, a batch's rows at a time, in the file's order."""
     if parts.held_out is None:
         return
     count, size = min(len(parts.held_out), recipe.evaluate.rows), recipe.data.batch_rows
     for start in range(0, count, size):
         rows = [parts.held_out[index] for index in range(start, min(start + size, count))]
-        taken = parts.reader.take(rows)
-        if taken.examples:
-            yield parts.pack(taken.examples)
+        yield parts.reader.take(rows)
 
 
 def _objectives(

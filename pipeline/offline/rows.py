@@ -98,7 +98,8 @@ def pair_of(row: Row) -> tuple[Conversation, Conversation]:
     if whole[0] == whole[1]:
         raise BadRow(row.where, '"chosen" and "rejected" are equal; leave the row out')
     chosen, rejected = (
-        _learning(row, messages, [True] * len(messages), shared) for messages in whole
+        _learning(row, messages, [True] * len(prompt) + weights, shared)
+        for messages, (prompt, _, weights) in zip(whole, sides, strict=True)
     )
     return chosen, rejected
 
@@ -179,7 +180,7 @@ def _message(where: str, entry: Any) -> Message:
         raise BadRow(where, f"only the assistant has tool_calls, not the role {role!r}")
     content = _content(where, entry.get("content"))
     reasoning = next((entry[key] for key in _REASONING if entry.get(key)), "")
-    if not (content or calls or reasoning or role == "tool"):
+    if entry.get("content") is None and not (calls or reasoning):
         raise BadRow(
             where, f'the {role}\'s message needs a "content"; leave it out if it has none'
         )

@@ -1,5 +1,7 @@
 """Losses of preferences equal NumPy oracles from the papers, and push the right way."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,7 @@ from headrace.pipeline.algorithms.preferences import (
     kto_loss,
     orpo_loss,
 )
+from tests.learner.toy import quick_jit
 
 MARGINS = np.array([-3.0, -0.5, 0.0, 0.7, 4.0], np.float32)
 REF = np.array([0.2, -1.0, 0.0, 0.7, -2.0], np.float32)
@@ -72,20 +75,27 @@ def test_ktos_baseline_is_a_mean_and_at_least_0(total, sequences, expected):
     assert float(found) == expected
 
 
+@quick_jit
+def values_and_slopes(m, r):
+    below, other = -jnp.abs(m), -jnp.abs(r)
+    of_orpo = partial(orpo_loss, beta=0.5)
+    return (
+        *jax.value_and_grad(lambda x: dpo_loss(x, r, beta=0.5))(m),
+        of_orpo(below, other),
+        *jax.grad(of_orpo, argnums=(0, 1))(below, other),
+    )
+
+
 NUMBERS = st.floats(-300.0, 300.0, width=32)
 
 
 @given(NUMBERS, NUMBERS)
 def test_losses_and_gradients_are_finite_and_push_margins_up(margin, ref):
-    m, r = jnp.array(margin, jnp.float32), jnp.array(ref, jnp.float32)
-    value, slope = jax.value_and_grad(lambda x: dpo_loss(x, r, beta=0.5))(m)
-    assert np.isfinite(value)
+    found = values_and_slopes(jnp.array(margin, jnp.float32), jnp.array(ref, jnp.float32))
+    assert np.isfinite(found).all()
+    _, slope, _, better, worse = found
     assert -0.5 <= slope <= 0
-    loss = orpo_loss(-jnp.abs(m), -jnp.abs(r), beta=0.5)
-    slopes = jax.grad(lambda c, d: orpo_loss(c, d, beta=0.5), argnums=(0, 1))(
-        -jnp.abs(m), -jnp.abs(r)
-    )
-    assert np.isfinite([loss, *slopes]).all()
+    assert better <= 0 <= worse
 
 
 def test_only_the_policy_has_a_gradient():

@@ -1,5 +1,7 @@
 """A vocabulary seen through some tokens is the whole one, with the others added up."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +28,11 @@ def whole(temperature=1.0):
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
+def found_and_scored(hidden, head, *, k, temperature):
+    found = top_tokens(hidden, head, k=k, temperature=temperature)
+    return found, logprobs_of(hidden, head, found.ids, temperature=temperature)
+
+
 def categories(logprobs, ids):
     chosen = np.take_along_axis(logprobs, ids, -1)
     rest = 1.0 - np.exp(chosen).sum(-1, keepdims=True)
@@ -35,17 +42,17 @@ def categories(logprobs, ids):
 @pytest.mark.parametrize(("k", "temperature"), [(3, 0.7), (V, 1.0)])
 def test_top_tokens_are_the_likeliest_and_the_rest_is_what_is_left(k, temperature):
     expected = whole(temperature)
-    ids, logprobs = top_tokens(HIDDEN, HEAD, k=k, temperature=temperature)
+    both = quick_jit(partial(found_and_scored, k=k, temperature=temperature))
+    (ids, logprobs), scored = both(HIDDEN, HEAD)
     np.testing.assert_array_equal(ids, np.argsort(-expected, axis=-1)[..., :k])
     found = np.exp(np.asarray(logprobs))
     np.testing.assert_allclose(found, categories(expected, np.asarray(ids)), atol=2e-6)
     np.testing.assert_allclose(found.sum(-1), 1.0, atol=1e-6)
-    scored = logprobs_of(HIDDEN, HEAD, ids, temperature=temperature)
     np.testing.assert_allclose(np.exp(scored), found, atol=1e-6)
 
 
 def test_only_the_first_entries_take_part_where_that_is_asked_for():
-    ids, logprobs = top_tokens(HIDDEN, HEAD, k=2, entries=5)
+    ids, logprobs = quick_jit(partial(top_tokens, k=2, entries=5))(HIDDEN, HEAD)
     assert int(ids.max()) < 5
     cut = whole()[..., :5]
     cut = cut - np.log(np.exp(cut).sum(-1, keepdims=True))
@@ -54,7 +61,7 @@ def test_only_the_first_entries_take_part_where_that_is_asked_for():
 
 
 def test_gradients_are_those_of_whole_logits():
-    ids, _ = top_tokens(HIDDEN, HEAD, k=3)
+    ids = jnp.argsort(draw(3, R, T, V))[..., :3].astype(jnp.int32)
     weights = draw(2, R, T, 4)
 
     def in_chunks(hidden, head):
@@ -78,7 +85,7 @@ def test_gradients_are_those_of_whole_logits():
 def test_ranked_logprobs_tell_which_targets_are_likeliest():
     targets = jnp.argsort(draw(3, R, T, V))[..., 0].astype(jnp.int32)
     expected = whole()
-    logprobs, best = ranked_logprobs(HIDDEN, HEAD, targets)
+    logprobs, best = quick_jit(ranked_logprobs)(HIDDEN, HEAD, targets)
     np.testing.assert_allclose(
         logprobs,
         np.take_along_axis(expected, np.asarray(targets)[..., None], -1)[..., 0],
