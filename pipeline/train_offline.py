@@ -7,7 +7,7 @@ that moment, and what has been learnt is saved; the run's files are whole whenev
 
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
@@ -19,6 +19,7 @@ import trio
 from .device_thread import DeviceThread
 from .errors import stage
 from .learner.fingerprint import fingerprint
+from .learner.state import Params
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
 from .observe.run_directory import RunDirectory
@@ -34,9 +35,12 @@ from .offline.assemble import (
 )
 from .offline.config import OfflineRecipe
 from .offline.learner import OfflineLearner
-from .offline.start import Start, finisher, start_from
+from .offline.start import finisher, start_from
+from .policy.record import Policy
 from .policy.save import POLICY_FOLDER, save_policy
 from .supervise import stop_on_signal
+
+Finish = Callable[[Params], Policy]
 
 
 class _Lesson(NamedTuple):
@@ -120,16 +124,16 @@ class OfflineJob:
     async def _run_phases(self, metrics: Sink, compilations: CompilationCounter) -> None:
         self._view.phase("compiling")
         with stage("learner"):
-            start, learner = await self._device.run(self._prepare)
+            learner, finish = await self._device.run(self._prepare)
         compilations.mark()
         await self._evaluate(learner, metrics, 0)
         if self.interrupted_by is None:
             await self._learn(learner, metrics)
         if self._recipe.run.save_policy:
             with stage("learner"):
-                await self._device.run(partial(self._save, start, learner))
+                await self._device.run(partial(self._save, finish, learner))
 
-    def _prepare(self) -> tuple[Start, OfflineLearner]:
+    def _prepare(self) -> tuple[OfflineLearner, Finish]:
         """Make the learner and compile its programs, on the device thread."""
         recipe, parts = self._recipe, self._parts
         start = start_from(parts.policy, recipe)
@@ -143,7 +147,7 @@ class OfflineJob:
             teacher=None if teacher is None else teacher.params,
         )
         learner.compile()
-        return replace(start, trained={}), learner
+        return learner, finisher(start, recipe)
 
     async def _learn(self, learner: OfflineLearner, metrics: Sink) -> None:
         """Take all updates, reading one batch ahead."""
@@ -232,7 +236,6 @@ class OfflineJob:
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in found.items())
         self._view.note(f"held out after {step} updates: {numbers}")
 
-    def _save(self, start: Start, learner: OfflineLearner) -> None:
+    def _save(self, finish: Finish, learner: OfflineLearner) -> None:
         self._summary["params_sha256"] = fingerprint(learner.params)
-        policy = finisher(start, self._recipe)(learner.params)
-        save_policy(policy, self._directory.path / POLICY_FOLDER)
+        save_policy(finish(learner.params), self._directory.path / POLICY_FOLDER)

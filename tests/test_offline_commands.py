@@ -1,7 +1,6 @@
 """`headrace sft`, `prefer` and `distill`: runs, what they leave behind, and users' mistakes."""
 
 import json
-import random
 import signal
 import subprocess
 import sys
@@ -21,36 +20,13 @@ TINY = [
     *("--model.num-kv-heads", "1", "--model.head-width", "8", "--model.ffn-width", "32"),
     *("--learner.row-tokens", "32", "--learner.microbatch-rows", "4"),
 ]
-SUMS = [(str(a), str(b)) for a in range(10) for b in range(10)]
+SUMS, PAIRS = (str(ROOT / "examples" / name) for name in ("sums.jsonl", "sums_pairs.jsonl"))
+CONVERSATIONS = [json.loads(line) for line in Path(SUMS).read_text().splitlines()]
 
 
 def write(path, tables):
     path.write_text("".join(json.dumps(table) + "\n" for table in tables))
     return str(path)
-
-
-def conversations():
-    return [
-        {
-            "messages": [
-                {"role": "user", "content": f"{a}+{b}"},
-                {"role": "assistant", "content": str(int(a) + int(b))},
-            ]
-        }
-        for a, b in SUMS
-    ]
-
-
-def pairs():
-    rng = random.Random(0)
-    return [
-        {
-            "prompt": f"{a}+{b}",
-            "chosen": str(int(a) + int(b)),
-            "rejected": str((int(a) + int(b) + rng.randrange(1, 19)) % 19),
-        }
-        for a, b in SUMS
-    ]
 
 
 def records(folder):
@@ -71,7 +47,7 @@ def mistake(capsys, *arguments):
 
 
 def test_sft_imitates_and_leaves_a_run_that_can_be_run_again(tmp_path, capsys):
-    data = write(tmp_path / "data.jsonl", [*conversations(), long_row()])
+    data = write(tmp_path / "data.jsonl", [*CONVERSATIONS, long_row()])
     where = tmp_path / "run"
     flags = ["--run.dir", str(where), "--run.steps", "6", "--data.eval-share", "0.2", *TINY]
     assert run(["sft", data, *flags, "--learner.learning-rate", "0.02"]) == 0
@@ -124,10 +100,10 @@ def long_row():
 )
 def test_a_mistake_is_one_message(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "good.jsonl", conversations()[:3])
-    write(tmp_path / "bad.jsonl", [conversations()[0], {"text": "1"}])
+    write(tmp_path / "good.jsonl", CONVERSATIONS[:3])
+    write(tmp_path / "bad.jsonl", [CONVERSATIONS[0], {"text": "1"}])
     write(tmp_path / "long.jsonl", [{"prompt": "1" * 519, "completion": "1"}])
-    write(tmp_path / "tools.jsonl", [{**conversations()[0], "tools": [{"name": "f"}]}])
+    write(tmp_path / "tools.jsonl", [{**CONVERSATIONS[0], "tools": [{"name": "f"}]}])
     (tmp_path / "strange.toml").write_text("[lora]\nrnk = 3\n")
     (tmp_path / "empty.toml").write_text("")
     assert message in mistake(capsys, *arguments)
@@ -146,9 +122,8 @@ def test_help_shows_a_commands_settings(capsys, tmp_path):
 def imitated(tmp_path_factory):
     """A run that has learnt sums a little."""
     folder = tmp_path_factory.mktemp("imitated")
-    data = write(folder / "data.jsonl", conversations())
     flags = ["--run.dir", str(folder / "run"), "--run.steps", "60", *TINY]
-    assert run(["sft", data, *flags, "--learner.learning-rate", "0.01"]) == 0
+    assert run(["sft", SUMS, *flags, "--learner.learning-rate", "0.01"]) == 0
     return folder / "run"
 
 
@@ -158,11 +133,10 @@ def imitated(tmp_path_factory):
     [("dpo", []), ("dpo", ["--lora.rank", "4"]), ("ipo", []), ("orpo", []), ("kto", [])],
 )
 def test_preferences_are_learnt(imitated, tmp_path, loss, flags):
-    data = write(tmp_path / "pairs.jsonl", pairs())
     where = tmp_path / "run"
     given = ["--policy", str(imitated / "policy"), "--preference.loss", loss, *TINY, *flags]
     given += ["--run.dir", str(where), "--run.steps", "30", "--learner.learning-rate", "0.003"]
-    assert run(["prefer", data, *given]) == 0
+    assert run(["prefer", PAIRS, *given]) == 0
     first, *_, last = records(where)
     assert last["loss"] < first["loss"]
     assert last["accuracy"] > max(0.55, first["accuracy"] - 0.01)
@@ -174,30 +148,29 @@ def test_preferences_are_learnt(imitated, tmp_path, loss, flags):
 @pytest.mark.slow
 @pytest.mark.parametrize("divergence", ["forward", "reverse", "jensen_shannon"])
 def test_a_student_follows_its_teacher(imitated, tmp_path, divergence):
-    data = write(tmp_path / "data.jsonl", conversations())
     where = tmp_path / "run"
     given = ["--teacher", str(imitated / "policy"), "--distill.divergence", divergence, *TINY]
     given += ["--run.dir", str(where), "--run.steps", "40", "--learner.learning-rate", "0.01"]
-    assert run(["distill", data, *given, "--distill.top-k", "5"]) == 0
+    assert run(["distill", SUMS, *given, "--distill.top-k", "5"]) == 0
     first, *_, last = records(where)
     assert last["loss"] < 0.5 * first["loss"]
 
 
 @pytest.mark.slow
 def test_the_same_settings_give_the_same_policy_from_their_config_file(imitated, tmp_path):
-    data = write(tmp_path / "data.jsonl", conversations())
     first, again = tmp_path / "first", tmp_path / "again"
     given = ["--policy", str(imitated / "policy"), "--lora.rank", "2", "--data.epochs", "0.5"]
-    assert run(["sft", data, *given, *TINY, "--run.dir", str(first)]) == 0
+    assert run(["sft", SUMS, *given, *TINY, "--run.dir", str(first)]) == 0
     assert run(["sft", str(first / "config.toml"), "--run.dir", str(again)]) == 0
     one, other = (json.loads((run_ / "summary.json").read_text()) for run_ in (first, again))
     assert one["params_sha256"] == other["params_sha256"]
     assert one["rows"] == 50
+    assert one["compilations_after_warmup"] == 0
 
 
 @pytest.mark.slow
 def test_a_row_that_is_bad_ends_the_run_and_says_where(tmp_path, capsys):
-    rows = [*conversations(), {"messages": [{"role": "user", "content": "1"}]}]
+    rows = [*CONVERSATIONS, {"messages": [{"role": "user", "content": "1"}]}]
     data = write(tmp_path / "data.jsonl", rows)
     where = tmp_path / "run"
     text = mistake(capsys, "sft", data, "--run.dir", str(where), "--data.epochs", "2", *TINY)
@@ -207,9 +180,8 @@ def test_a_row_that_is_bad_ends_the_run_and_says_where(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_signal_ends_a_run_after_the_update_and_saves_what_was_learnt(tmp_path):
-    data = write(tmp_path / "data.jsonl", conversations())
     where = tmp_path / "run"
-    command = [sys.executable, "-m", "headrace", "sft", data, "--run.dir", str(where), *TINY]
+    command = [sys.executable, "-m", "headrace", "sft", SUMS, "--run.dir", str(where), *TINY]
     process = subprocess.Popen(
         [*command, "--run.steps", "100000"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )

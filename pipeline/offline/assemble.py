@@ -33,7 +33,6 @@ from .objectives import (
     sft_objective,
     teacher_tokens,
 )
-from .rows import Row
 from .sources import Source, open_source, split
 from .start import Teacher, load_start_policy, load_teacher, renderer_for
 from .stream import RowStream
@@ -79,17 +78,18 @@ def assemble_offline(recipe: OfflineRecipe) -> OfflineParts:
         held_out = open_source(data.eval)
     policy = load_start_policy(recipe)
     renderers = Renderers(partial(renderer_for, policy, recipe))
-    parts = OfflineParts(
+    reader = _reader(recipe, renderers)
+    for source in (train, held_out):
+        _try(source, reader)
+    return OfflineParts(
         policy=policy,
         teacher=_teacher(recipe, policy),
-        reader=_reader(recipe, renderers),
+        reader=reader,
         pack=_packer(recipe),
         train=train,
         held_out=held_out,
         steps=_steps(recipe, len(train)),
     )
-    _try(parts, recipe)
-    return parts
 
 
 def make_rule(
@@ -200,17 +200,15 @@ def _epoch_rows(recipe: OfflineRecipe, rows: int) -> int:
     return max(1, round(recipe.data.epochs * rows))
 
 
-def _try(parts: OfflineParts, recipe: OfflineRecipe) -> None:
-    """Read the first rows of each file, so that what is wrong with all is found at once."""
-    for source in (parts.train, parts.held_out):
-        if source is None:
-            continue
-        rows: list[Row] = [source[index] for index in range(min(CHECKED_ROWS, len(source)))]
-        reader = parts.reader
-        if not reader.take(rows).examples:
-            tokens = [reader.longest(reader.read(row)) for row in rows]
-            raise ConfigError(
-                f"{rows[0].where} and the rows after it have {min(tokens)} tokens or more, which "
-                f"don't fit into learner.row_tokens ({recipe.learner.row_tokens}); set "
-                f"--learner.row-tokens {max(tokens)}"
-            )
+def _try(source: Source | None, reader: Reader[Any]) -> None:
+    """Read a file's first rows, so that what is wrong with all of them is found at once."""
+    if source is None:
+        return
+    rows = [source[index] for index in range(min(CHECKED_ROWS, len(source)))]
+    if not reader.take(rows).examples:
+        tokens = [reader.longest(reader.read(row)) for row in rows]
+        raise ConfigError(
+            f"{rows[0].where} and the {len(rows) - 1} rows after it have {min(tokens)} tokens or "
+            f"more, which don't fit into learner.row_tokens ({reader.row_tokens}); set "
+            f"--learner.row-tokens {max(tokens)}"
+        )

@@ -224,7 +224,7 @@ def default_recipe(command: str, *, pretrained: bool) -> Any:
     """
     learning_rate = {"sft": 2e-5, "prefer": 1e-6, "distill": 2e-5}[command]
     if not pretrained:
-        learner = LearnerConfig(learning_rate=1e-3, beta2=0.95, microbatch_rows=16, row_tokens=512)
+        learner = LearnerConfig(learning_rate=1e-3, beta2=0.95, microbatch_rows=4, row_tokens=256)
         return RECIPES[command](run=OfflineRunConfig(name=command), learner=learner)
     learner = LearnerConfig(learning_rate=learning_rate, microbatch_rows=2, row_tokens=2048)
     recipe = RECIPES[command](run=OfflineRunConfig(name=command), learner=learner)

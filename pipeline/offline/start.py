@@ -89,13 +89,15 @@ def start_from(policy: Policy, recipe: OfflineRecipe) -> Start:
 
 
 def finisher(start: Start, recipe: OfflineRecipe) -> Callable[[Params], Policy]:
-    """Give what makes of trained parameters a policy that can be saved; adapters are merged."""
+    """Compile what makes of trained parameters a policy that can be saved; adapters are merged."""
     policy, frozen = start.policy, start.frozen
-    merge = jax.jit(partial(merged_params, config=recipe.lora))
+    if frozen is None:
+        return lambda trained: replace(policy, params=trained)
+    pair = start.trained, frozen
+    merge = jax.jit(partial(merged_params, config=recipe.lora)).lower(pair).compile()
 
     def finish(trained: Params) -> Policy:
-        params = trained if frozen is None else merge((trained, frozen))
-        return replace(policy, params=params)
+        return replace(policy, params=merge((trained, frozen)))
 
     return finish
 

@@ -123,10 +123,10 @@ def test_the_loss_of_packed_answers_is_the_papers(name):
     assert 0 <= metrics["accuracy"] <= 1
 
 
-@settings(max_examples=10)
-@given(st.permutations(range(5)), st.sampled_from(["dpo", "kto"]))
-def test_law_12_order_and_split_change_no_gradient(order, name):
-    units = pairs()
+@settings(max_examples=6)
+@given(st.permutations(range(5)))
+def test_law_12_order_and_split_change_no_gradient(order):
+    units, name = pairs(), "dpo"
     expected, metrics = learn(units, name)
     found, others = learn([units[place] for place in order], name)
     few_rows = BatchShape(SHAPE.units, 2, SHAPE.row_tokens)
@@ -210,7 +210,14 @@ def test_imitation_is_the_step_that_rl_takes():
     assert found["token_accuracy"]["count"] == theirs["tokens"]
 
 
-@pytest.mark.parametrize("name", ["forward", "reverse", "jensen_shannon"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "jensen_shannon",
+        pytest.param("forward", marks=pytest.mark.slow),
+        pytest.param("reverse", marks=pytest.mark.slow),
+    ],
+)
 def test_distillation_of_the_whole_vocabulary_is_the_divergence_and_of_oneself_is_0(name):
     items = toy_items()
     batch = plain_batch(items, SHAPE)
