@@ -57,7 +57,8 @@ class Evaluation:
       episodes: how many ended with a trajectory.
       failures: how many didn't, by kind.
       means: of the reward, of `success` and of every other measurement of the environment, by
-        name; an episode without a measurement counts as 0 in it.
+        name; an episode without a measurement counts as 0 in it. Also of each reward, as in
+        `reward_judge`, where there are several.
     """
 
     episodes: int
@@ -131,7 +132,19 @@ def _summarise(outcomes: Sequence[Outcome], *, missing: int) -> Evaluation:
         for name in sorted(names)
         if ended
     }
-    return Evaluation(len(ended), dict(failures), means)
+    return Evaluation(len(ended), dict(failures), {**means, **reward_means(ended)})
+
+
+def reward_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the mean of each named reward, without its weight, where there are several."""
+    names = {name for trajectory in trajectories for name in trajectory.rewards}
+    if len(names) <= 1:
+        return {}
+    return {
+        f"reward_{name}": sum(each.rewards.get(name, 0.0) for each in trajectories)
+        / len(trajectories)
+        for name in sorted(names)
+    }
 
 
 def _measurement(trajectory: Trajectory, name: str) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 from ..envs.messages import Message
 from .algorithms.alarms import alarms
 from .controller import Controller, Update
-from .evaluate import Evaluation
+from .evaluate import Evaluation, reward_means
 from .groups import ledger
 from .observe.metrics import Rates
 from .observe.sinks import Sink
@@ -189,7 +189,7 @@ class Journal:
             "failures": controller.flight.failures.total(),
             "dropped": sum(counts.dropped.values()),
             "padding_share": statistics.padding_share,
-            **_named_rewards(update.groups),
+            **reward_means([each for group in update.groups for each in group.trajectories]),
             "seconds": self._phase.seconds if self._phase else 0.0,
         }
 
@@ -206,18 +206,6 @@ class Journal:
         for member, trajectory in enumerate(group.trajectories):
             line = {"step": batch + 1, "group": group.index, "member": member}
             self._trajectories.write({**line, **_readable(group, trajectory, batch)})
-
-
-def _named_rewards(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
-    """Return the mean of each reward by name, without weights, where there are several."""
-    named = [trajectory.rewards for group in groups for trajectory in group.trajectories]
-    names = {name for rewards in named for name in rewards}
-    if len(names) <= 1:
-        return {}
-    return {
-        f"reward_{name}": sum(rewards.get(name, 0.0) for rewards in named) / len(named)
-        for name in sorted(names)
-    }
 
 
 def _readable(group: TrajectoryGroup, trajectory: Trajectory, batch: int) -> Mapping[str, Any]:

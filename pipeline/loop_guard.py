@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,15 +79,15 @@ class LoopGuard:
         *,
         blocked_seconds: float = 5.0,
         interrupt_seconds: float | None = 60.0,
-        guarded_file: str | None = None,
+        guarded_files: Collection[str] = (),
     ):
         """Args:
         report: told what people should know, on the guard's thread and while the loop stands
           still, so it must not wait for the loop. What it raises ends `serve`.
         blocked_seconds: a loop that stands still for so long is reported.
         interrupt_seconds: one call that blocks for so long is interrupted; None: never.
-        guarded_file: `__file__` of the module that calls foreign code. Only calls from there
-          are interrupted; None: no calls.
+        guarded_files: `__file__` of the modules that call foreign code. Only calls from there
+          are interrupted.
 
         Raises:
           ValueError: for numbers out of range.
@@ -100,7 +100,7 @@ class LoopGuard:
         self._report = report
         self._blocked_seconds = blocked_seconds
         self._interrupt_seconds = interrupt_seconds
-        self._guarded_file = guarded_file
+        self._guarded_files = guarded_files
         self._beat_seconds = min(1.0, blocked_seconds / _BEATS_A_BLOCK)
         self._look_seconds = self._beat_seconds / _LOOKS_A_BEAT
         self._beat = 0.0
@@ -161,7 +161,7 @@ class LoopGuard:
     def _look(self, block: _Block, now: float) -> None:
         """Find out what blocks; report it and interrupt it when it is time."""
         frame = sys._current_frames().get(self._loop_thread)
-        call = foreign_call(frame, self._guarded_file)
+        call = foreign_call(frame, self._guarded_files)
         if not block.seen or call is not block.call:
             block.call_began = now if block.seen else block.began
             block.seen, block.call = True, call
@@ -172,7 +172,7 @@ class LoopGuard:
             block.reports += 1
             self._report(
                 f"the event loop is blocked for {now - block.began:.1f} s, so nothing else runs; "
-                f"it is in\n{describe_stack(frame, self._guarded_file)}\n{self._advice(block)}"
+                f"it is in\n{describe_stack(frame, self._guarded_files)}\n{self._advice(block)}"
             )
 
     def _is_due(self, block: _Block, now: float) -> bool:
@@ -214,7 +214,7 @@ class LoopGuard:
         """Handle the signal inside, where interrupts are wanted and possible."""
         self._may_interrupt = (
             self._interrupt_seconds is not None
-            and self._guarded_file is not None
+            and len(self._guarded_files) > 0
             and threading.current_thread() is threading.main_thread()
             and signal.getsignal(SIGNAL) in (signal.SIG_DFL, signal.SIG_IGN)
         )
@@ -243,28 +243,31 @@ class LoopGuard:
             block is not None
             and block.call is not None
             and block.beat == self._beat
-            and block.call is foreign_call(frame, self._guarded_file)
+            and block.call is foreign_call(frame, self._guarded_files)
             and not self._stopping.is_set()
         )
 
 
-def foreign_call(frame: FrameType | None, guarded_file: str | None) -> FrameType | None:
-    """Find the call of foreign code from a file that a thread is in.
+def foreign_call(frame: FrameType | None, guarded_files: Collection[str]) -> FrameType | None:
+    """Find the call of foreign code from some files that a thread is in.
 
     Args:
       frame: the innermost one.
-      guarded_file: the file that calls foreign code.
+      guarded_files: the files that call foreign code.
 
     Returns:
-      The frame that the file called; None if there is none, or if anything on the way from
-      there must not be interrupted.
+      The outermost frame that one of the files called; None if there is none, or if anything on
+      the way from there must not be interrupted.
     """
-    called: FrameType | None = None
-    while frame is not None and frame.f_code.co_filename != guarded_file:
-        if _is_protected(frame):
-            return None
+    called = found = None
+    while frame is not None:
+        if frame.f_code.co_filename in guarded_files:
+            if called is not None and called.f_code.co_filename not in guarded_files:
+                found = called
+        elif _is_protected(frame):
+            break
         called, frame = frame, frame.f_back
-    return called if frame is not None else None
+    return found
 
 
 def _is_protected(frame: FrameType) -> bool:
@@ -274,13 +277,13 @@ def _is_protected(frame: FrameType) -> bool:
     return package in _DEBUGGERS or frame.f_code.co_name == "__del__"
 
 
-def describe_stack(frame: FrameType | None, last_file: str | None) -> str:
-    """List a thread's frames, innermost first, up to the first one of a file."""
+def describe_stack(frame: FrameType | None, last_files: Collection[str]) -> str:
+    """List a thread's frames, innermost first, up to the first one of some files."""
     lines: list[str] = []
     while frame is not None and len(lines) < MOST_FRAMES:
         code = frame.f_code
         number = frame.f_lineno or code.co_firstlineno  # some instructions have no line
         source = linecache.getline(code.co_filename, number).strip()
         lines.append(f"  {code.co_qualname} ({code.co_filename}:{number})  {source}".rstrip())
-        frame = frame.f_back if code.co_filename != last_file else None
+        frame = frame.f_back if code.co_filename not in last_files else None
     return "\n".join(lines)

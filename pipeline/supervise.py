@@ -16,6 +16,8 @@ from contextlib import suppress
 
 import trio
 
+from ..envs import tools
+from ..envs.rewards import scorer
 from .loop_guard import LoopGuard
 from .rollout import episode
 
@@ -148,6 +150,6 @@ async def guard_loop(interrupt_seconds: float) -> None:
         _write,
         blocked_seconds=min(BLOCKED_SECONDS, interrupt_seconds),
         interrupt_seconds=interrupt_seconds,
-        guarded_file=episode.__file__,
+        guarded_files=(episode.__file__, scorer.__file__, tools.__file__),
     )
     await guard.serve()

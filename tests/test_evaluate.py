@@ -6,7 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from headrace.envs import Task
+from headrace.envs import Reward, Task
+from headrace.envs.rewards import Scorer
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.evaluate import EvaluateConfig, evaluate, for_evaluation
 from headrace.pipeline.rollout.config import RolloutConfig
@@ -50,6 +51,20 @@ def test_each_task_once_with_the_evaluations_own_temperature():
     assert found.failures == {}
     assert found.means == {"reward": 2.0, "success": 2.0}
     assert [request.temperature for request in world.sample.requests] == [0.3] * 5
+
+
+def test_it_has_a_run_s_rewards_but_for_those_that_compare_members():
+    async def half(episode):
+        return 0.5
+
+    async def compared(episodes):
+        raise AssertionError("there is no group")
+
+    world = World()
+    rewards = [Reward("half", half, weight=2.0), Reward("compared", compared, of="group")]
+    world.rollout = replace(world.rollout, scorer=Scorer(rewards))
+    means = world.evaluate().means
+    assert means == {"reward": 3.0, "success": 2.0, "reward_env": 2.0, "reward_half": 0.5}
 
 
 def test_by_default_it_is_greedy():

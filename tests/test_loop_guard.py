@@ -13,7 +13,17 @@ from collections.abc import Callable, Iterator
 import pytest
 import trio
 
-from headrace.envs import Message, StepResult, Task
+from headrace.envs import (
+    EpisodeRecord,
+    Message,
+    Reward,
+    StepResult,
+    Task,
+    ToolCall,
+    answer_calls,
+    tools,
+)
+from headrace.envs.rewards import scorer
 from headrace.pipeline import loop_guard
 from headrace.pipeline.loop_guard import LoopBlocked, LoopGuard, describe_stack, foreign_call
 from headrace.pipeline.rollout import episode
@@ -23,6 +33,7 @@ from tests.controller.harness import RENDERER
 from tests.fakes.policy import FakePolicy
 
 GUARDED = episode.__file__
+FILES = (GUARDED, scorer.__file__, tools.__file__)
 GIVE_UP_SECONDS = 10.0  # far more than anything here takes, for a loaded machine
 CONFIG = RolloutConfig(
     group_size=2, max_turns=2, max_turn_tokens=2, max_tokens=32, max_retries=0
@@ -53,7 +64,7 @@ class Env:
 
 
 def guard(reports: list[str], **settings: object) -> LoopGuard:
-    wanted = {"blocked_seconds": 0.1, "interrupt_seconds": 0.2, "guarded_file": GUARDED}
+    wanted = {"blocked_seconds": 0.1, "interrupt_seconds": 0.2, "guarded_files": FILES}
     return LoopGuard(reports.append, **{**wanted, **settings})  # type: ignore[arg-type]
 
 
@@ -198,7 +209,7 @@ def test_reports_come_at_growing_intervals() -> None:
     assert reports[-1].startswith("the event loop runs again; it was blocked for 0.")
 
 
-@pytest.mark.parametrize("settings", [{"interrupt_seconds": None}, {"guarded_file": None}])
+@pytest.mark.parametrize("settings", [{"interrupt_seconds": None}, {"guarded_files": ()}])
 def test_interrupts_are_optional(settings: dict[str, None]) -> None:
     reports: list[str] = []
     hook = blocks("step", lambda: time.sleep(0.6))
@@ -286,7 +297,7 @@ def call_through(*files: str) -> tuple[object, ...]:
 
     def innermost() -> None:
         frame = sys._getframe(1)
-        found.append((frame, foreign_call(frame, GUARDED)))
+        found.append((frame, foreign_call(frame, FILES)))
 
     call: Callable[[], None] = innermost
     for file in reversed(files):
@@ -299,12 +310,51 @@ def call_through(*files: str) -> tuple[object, ...]:
     return frame, foreign
 
 
+@pytest.mark.parametrize("block", [sleep, spin])
+def test_a_reward_that_blocks_is_no_score(block: Callable[[], object]) -> None:
+    async def blocking(record: EpisodeRecord) -> float:
+        block()
+        return 0.0
+
+    reports: list[str] = []
+    scoring = scorer.Scorer([Reward("judge", blocking)])
+    record = EpisodeRecord(Task("0"), ())
+
+    async def main() -> None:
+        with pytest.raises(scorer.RewardFailed, match=r"'judge'.*LoopBlocked: it blocked the"):
+            await scoring.score(record)
+
+    guarded(main, guard(reports))
+    assert "blocking" in reports[0]
+
+
+@pytest.mark.parametrize("block", [sleep, spin])
+def test_a_tool_that_blocks_beside_others_is_interrupted(block: Callable[[], object]) -> None:
+    @tools.tool
+    def blocking() -> str:
+        block()
+        return "done"
+
+    calls = [ToolCall("blocking"), ToolCall("other")]
+
+    async def main() -> None:
+        with pytest.raises(LoopBlocked):
+            await answer_calls(calls, [blocking])
+
+    guarded(main, guard([]))
+
+
 def test_only_foreign_code_called_by_the_guarded_file_is_found() -> None:
     frame, foreign = call_through(GUARDED, "env.py")
     assert foreign is frame
     frame, foreign = call_through("pipeline.py", GUARDED, "env.py", "client.py")
     assert foreign is frame.f_back  # type: ignore[attr-defined]
     pipeline = loop_guard.__file__.replace("loop_guard", "sampler/service")
+    # A tool of an environment is a part of its call; one beside others has a task of its own.
+    frame, foreign = call_through(GUARDED, "env.py", tools.__file__, "tool.py")
+    assert foreign is frame.f_back.f_back  # type: ignore[attr-defined]
+    frame, foreign = call_through(trio.__file__, tools.__file__, "tool.py")
+    assert foreign is frame
     for stack in [
         ("env.py",),
         (GUARDED,),
@@ -321,7 +371,7 @@ def test_only_foreign_code_called_by_the_guarded_file_is_found() -> None:
 
 def test_a_stack_is_listed_from_inside_to_the_guarded_file() -> None:
     frame, _ = call_through("pipeline.py", GUARDED, "env.py", "client.py")
-    lines = describe_stack(frame, GUARDED).splitlines()  # type: ignore[arg-type]
+    lines = describe_stack(frame, FILES).splitlines()  # type: ignore[arg-type]
     assert [line.split("(")[1].split(":")[0] for line in lines] == ["client.py", "env.py", GUARDED]
 
 
