@@ -6,6 +6,7 @@ everywhere.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 from .tokenizer import Span
 
 _SPACES = re.compile(r"\s*")
-_WORD = re.compile(r"\w")
+_WORD_CATEGORIES = ("Nd", "Nl", "Pc")  # beside letters and marks: Unicode's \w, not Python's
+_JOINERS = "\u200c\u200d"
 
 
 @dataclass(frozen=True)
@@ -168,4 +170,9 @@ def _stands_alone(text: str, start: int, token: AddedToken, piece: Piece) -> boo
     end = start + len(token.text)
     before = text[start - 1] if start > piece.start else " "
     after = text[end] if end < piece.end else " "
-    return _WORD.match(before) is None and _WORD.match(after) is None
+    return not _is_of_word(before) and not _is_of_word(after)
+
+
+def _is_of_word(character: str) -> bool:
+    category = unicodedata.category(character)
+    return category[0] in "LM" or category in _WORD_CATEGORIES or character in _JOINERS

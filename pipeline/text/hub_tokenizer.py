@@ -47,11 +47,14 @@ class HubTokenizer:
         vocabulary = _vocabulary(definition["model"])
         self._texts = {index: text for text, index in vocabulary.items()}
         self._spell = spelling(definition.get("decoder"))
-        self._added_bytes = {token.id: token.text.encode() for token in known.values()}
+        needed = _needed_ids(definition["model"])
+        self._added_bytes = {
+            token.id: token.text.encode() for token in known.values() if token.id not in needed
+        }
         self._vocab_size = max([*self._texts, *self._added_bytes]) + 1
         self._specials = {token.text: token.id for token in known.values() if token.is_markup}
         self._added = AddedTokens(list(known.values()))
-        self._forbidden = frozenset(self._specials.values()) - _unknown_ids(definition["model"])
+        self._forbidden = frozenset(self._specials.values()) - needed
         bare = _without_added_tokens(definition)
         self._first = _model(bare)
         self._later = _variant(bare, for_later_pieces(bare), self._first)
@@ -166,9 +169,13 @@ def _vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
     return {text: index for index, (text, _) in enumerate(table)}
 
 
-def _unknown_ids(model: Mapping[str, Any]) -> set[int]:
-    """Return the id that stands for what the vocabulary lacks: content may give it."""
+def _needed_ids(model: Mapping[str, Any]) -> set[int]:
+    """Return the ids that stand for what no piece spells, also if they are added tokens.
+
+    Content may give them: the unknown one, and those of single bytes.
+    """
     if "unk_id" in model:
         return {model["unk_id"]} - {None}
-    unknown = model.get("unk_token")
-    return {model["vocab"][unknown]} if unknown in model["vocab"] else set()
+    vocabulary = model["vocab"]
+    names = [f"<0x{byte:02X}>" for byte in range(256)] if model.get("byte_fallback") else []
+    return {vocabulary[name] for name in (*names, model.get("unk_token")) if name in vocabulary}

@@ -123,6 +123,26 @@ def test_pieces_with_a_space_before_the_text(scheme: str, text: str) -> None:
     assert not set(ids) & (set(tokenizer.specials.values()) - {unknown})
 
 
+def test_single_bytes_are_content_even_where_they_are_added_tokens() -> None:
+    """A trainer that is given them as special tokens makes them so."""
+    names = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a"]
+    model = {"type": "BPE", "unk_token": "<unk>", "byte_fallback": True, "merges": []}
+    model["vocab"] = {name: index for index, name in enumerate(names)}
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    added = [{"id": index, **entry(name)} for index, name in enumerate(names[:258])]
+    content = {"model": model, "normalizer": spaces, "decoder": {"type": "ByteFallback"}}
+    tokenizer = HubTokenizer({**content, "added_tokens": added})
+    text = "a é\n<s><0x41>"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert names.index("<s>") not in tokenizer.encode(text)
+    assert names.index("<0x41>") not in tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("before", ["½", "\u0301", "_", "\u200d", "²", "Ⅷ", "٣"])
+def test_what_touches_a_word_is_as_in_the_library(before: str) -> None:
+    assert TOKENIZER.encode_markup(f"{before}word") == library_ids(LIBRARY, f"{before}word")
+
+
 def test_pieces_that_spell_a_special_token_are_cut() -> None:
     tokenizer, _ = _pair("never")
     for text in ("</s>", "a</s></s>b", "<s>" * 20):

@@ -4,7 +4,6 @@ A checkpoint that sees pictures too has the text part's configuration inside its
 saved as one that reads only text.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -68,15 +67,22 @@ def config_to(config: ModelConfig) -> dict[str, Any]:
 
 def _read_ropes(hub: HubConfig) -> tuple[float, RopeTraits]:
     records = or_default(hub, "rope_parameters", {})
-    if FULL not in records and SLIDING not in records:
+    known = set(records) <= {FULL, SLIDING}
+    demand(known, "rope_parameters", records, f"records for {FULL!r} and {SLIDING!r}")
+    if not records:
         theta, rope = read_rope(hub, theta=THETA)
         local = or_default(hub, "rope_local_base_freq", WINDOWED_THETA)
         return theta, replace(rope, windowed_theta=float(local))
-    full: Mapping[str, Any] = or_default(records, FULL, {})
+    # An older "rope_scaling" is about these layers; "truncate" is not read in such records.
+    full = {
+        **or_default(records, FULL, {}),
+        **or_default(hub, "rope_scaling", {}),
+        "truncate": True,
+    }
     local = or_default(records, SLIDING, {})
     plain = scaling_of(local, None).scaling == "none"
     demand(plain, f"rope_parameters.{SLIDING}", local, "not scaled")
-    theta, rope = read_rope({**hub, "rope_parameters": full}, theta=THETA)
+    theta, rope = read_rope({**hub, "rope_scaling": full}, theta=THETA)
     base = or_default(local, "rope_theta", or_default(hub, "rope_local_base_freq", WINDOWED_THETA))
     return theta, replace(rope, windowed_theta=float(base))
 

@@ -65,20 +65,32 @@ def or_default(hub: HubConfig, key: str, default: Any) -> Any:
     return default if value is None else value
 
 
+def read_integer(hub: HubConfig, key: str, default: int | None = None) -> int:
+    """Give a number that counts something.
+
+    Raises:
+      ConfigError: where it is none, or is missing and has no default.
+    """
+    value = required(hub, key) if default is None else or_default(hub, key, default)
+    demand(type(value) is int and value >= 1, key, value, "an integer >= 1")
+    assert isinstance(value, int)
+    return value
+
+
 def read_sizes(hub: HubConfig, *, tied: bool) -> dict[str, Any]:
     """Give the fields of `ModelConfig` that all families have, but for the rotation.
 
     Args:
       tied: whether embeddings are tied where the file doesn't say it.
     """
-    width, heads = required(hub, "hidden_size"), required(hub, "num_attention_heads")
+    width, heads = read_integer(hub, "hidden_size"), read_integer(hub, "num_attention_heads")
     return {
-        "num_layers": required(hub, "num_hidden_layers"),
+        "num_layers": read_integer(hub, "num_hidden_layers"),
         "width": width,
         "num_heads": heads,
-        "num_kv_heads": or_default(hub, "num_key_value_heads", heads),
-        "head_width": or_default(hub, "head_dim", width // heads),
-        "ffn_width": required(hub, "intermediate_size"),
+        "num_kv_heads": read_integer(hub, "num_key_value_heads", heads),
+        "head_width": read_integer(hub, "head_dim", width // heads),
+        "ffn_width": read_integer(hub, "intermediate_size"),
         "norm_eps": float(or_default(hub, "rms_norm_eps", 1e-6)),
         "tied_embeddings": or_default(hub, "tie_word_embeddings", tied),
     }
@@ -121,14 +133,29 @@ def read_windows(
       window: how many positions a windowed layer sees; None for no windows.
       is_windowed: tells it of a layer, where the file has no "layer_types".
     """
-    count = required(hub, "num_hidden_layers")
-    default = [SLIDING if window and is_windowed(layer) else FULL for layer in range(count)]
+    count = read_integer(hub, "num_hidden_layers")
+    demand(window is None or type(window) is int, "sliding_window", window, "an integer, or null")
+    default = [
+        SLIDING if window is not None and is_windowed(layer) else FULL for layer in range(count)
+    ]
     types = or_default(hub, "layer_types", default)
     known = len(types) == count and set(types) <= {FULL, SLIDING}
     demand(known, "layer_types", types, f"{count} of {FULL!r} and {SLIDING!r}")
     windowed = tuple(layer for layer, kind in enumerate(types) if kind == SLIDING)
     demand(window is not None or not windowed, "sliding_window", window, "given for these layers")
     return {"window": window if windowed else None, "windowed_layers": windowed}
+
+
+def read_one_window(hub: HubConfig, window: int | None) -> dict[str, Any]:
+    """Give what `read_windows` does, for a family in which all layers are alike."""
+    types = or_default(hub, "layer_types", [])
+    # Transformers ignores the types here, so a file that means them is another family's.
+    demand(window is None or FULL not in types, "layer_types", types, "alike for all layers")
+    return read_windows({**hub, "layer_types": None}, window, _always)
+
+
+def _always(layer: int) -> bool:
+    return True
 
 
 def layer_types(config: ModelConfig) -> list[str]:

@@ -23,6 +23,13 @@ def read_rope(hub: HubConfig, *, theta: float = DEFAULT_THETA) -> tuple[float, R
       theta: the base where the file has none.
     """
     record = or_default(hub, "rope_scaling", None) or or_default(hub, "rope_parameters", {})
+    is_one = isinstance(record, Mapping) and not any(
+        isinstance(value, Mapping) for value in record.values()
+    )
+    demand(is_one, "rope_parameters", record, "one record for all layers")
+    original = "original_max_position_embeddings"
+    if hub.get(original) is not None:  # Transformers prefers it to the record's
+        record = {**record, original: hub[original]}
     base = or_default(record, "rope_theta", or_default(hub, "rope_theta", theta))
     share = or_default(
         record, "partial_rotary_factor", or_default(hub, "partial_rotary_factor", 1)

@@ -18,6 +18,7 @@ from .hub_config import (
 from .hub_rope import read_rope, write_rope
 
 ARCHITECTURES = ("Qwen2ForCausalLM",)
+KV_HEADS = 32  # where the file doesn't say it; null stands for as many as heads
 
 
 def config_from(hub: HubConfig) -> ModelConfig:
@@ -25,7 +26,8 @@ def config_from(hub: HubConfig) -> ModelConfig:
     theta, rope = read_rope(hub)
     attention = AttentionTraits(qkv_bias=True, **upper_windows(hub))
     traits = Traits(attention=attention, rope=rope, activation=read_activation(hub))
-    return ModelConfig(**read_sizes(hub, tied=False), rope_theta=theta, traits=traits)
+    sizes = read_sizes({"num_key_value_heads": KV_HEADS, **hub}, tied=False)
+    return ModelConfig(**sizes, rope_theta=theta, traits=traits)
 
 
 def config_to(config: ModelConfig) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from .hub_config import (
     write_sizes,
 )
 from .hub_rope import read_rope, write_rope
-from .qwen2 import upper_windows, write_windows
+from .qwen2 import KV_HEADS, upper_windows, write_windows
 
 ARCHITECTURES = ("Qwen3ForCausalLM",)
 HEAD_WIDTH = 128
@@ -26,7 +26,9 @@ def config_from(hub: HubConfig) -> ModelConfig:
     bias = or_default(hub, "attention_bias", False)
     attention = AttentionTraits(qkv_bias=bias, output_bias=bias, **upper_windows(hub))
     traits = Traits(attention=attention, rope=rope, activation=read_activation(hub))
-    sizes = read_sizes({"head_dim": HEAD_WIDTH, **hub}, tied=False)
+    sizes = read_sizes(
+        {"head_dim": HEAD_WIDTH, "num_key_value_heads": KV_HEADS, **hub}, tied=False
+    )
     return ModelConfig(**sizes, rope_theta=theta, qk_norm=True, traits=traits)
 
 

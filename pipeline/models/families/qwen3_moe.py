@@ -10,9 +10,9 @@ from .hub_config import (
     demand,
     or_default,
     read_activation,
+    read_integer,
+    read_one_window,
     read_sizes,
-    read_windows,
-    required,
     usual_entries,
     write_sizes,
 )
@@ -36,15 +36,13 @@ def config_from(hub: HubConfig) -> ModelConfig:
         hub.get("sliding_window", 4096) if or_default(hub, "use_sliding_window", False) else None
     )
     traits = Traits(
-        attention=AttentionTraits(
-            qkv_bias=bias, output_bias=bias, **read_windows(hub, window, _always)
-        ),
+        attention=AttentionTraits(qkv_bias=bias, output_bias=bias, **read_one_window(hub, window)),
         rope=rope,
         experts=ExpertTraits(
-            count=hub["num_experts"]
-            if "num_experts" in hub
-            else required(hub, "num_local_experts"),
-            per_token=hub["num_experts_per_tok"],
+            count=read_integer(
+                hub, "num_experts" if "num_experts" in hub else "num_local_experts"
+            ),
+            per_token=read_integer(hub, "num_experts_per_tok"),
             normalize=or_default(hub, "norm_topk_prob", False),
         ),
         activation=read_activation(hub),
@@ -78,10 +76,6 @@ def _refuse_dense_layers(hub: HubConfig) -> None:
     demand(not dense, "mlp_only_layers", dense, "empty: every layer has experts")
     step = or_default(hub, "decoder_sparse_step", 1)
     demand(step == 1, "decoder_sparse_step", step, "1: every layer has experts")
-
-
-def _always(layer: int) -> bool:
-    return True
 
 
 QWEN3_MOE = Family(config_from, config_to, usual_entries, ARCHITECTURES)

@@ -138,6 +138,25 @@ def test_newer_and_older_keys_of_the_rotation_are_read_alike() -> None:
     assert gemma.config_from(older | newer) == gemma.config_from(older | scaled)
 
 
+def test_where_the_original_context_stands_twice_the_outer_one_counts() -> None:
+    """As in Transformers; some files have it outside of the record only."""
+    rope = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}
+    hub = RELEASED["SmolLM2-135M"][0] | {"rope_scaling": rope}
+    outer = FAMILIES["llama"].config_from(hub | {"original_max_position_embeddings": 16})
+    assert outer.traits.rope.original_tokens == 16
+
+
+def test_gemma_3_takes_an_older_record_into_the_newer_one() -> None:
+    """As Transformers does, which looks for "truncate" outside of these records, in vain."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    full = {"rope_type": "default", "rope_theta": 5000.0, "truncate": False}
+    hub = RELEASED["gemma-3-1b"][0] | {"rope_parameters": {"full_attention": full}}
+    config = FAMILIES["gemma3_text"].config_from(hub | {"rope_scaling": yarn})
+    assert config.rope_theta == 5000.0
+    assert (config.traits.rope.scaling, config.traits.rope.factor) == ("yarn", 4.0)
+    assert config.traits.rope.whole_dimensions
+
+
 def test_a_gemma_3_that_sees_pictures_is_read_as_its_text_part() -> None:
     text, _ = RELEASED["gemma-3-1b"]
     both = {"model_type": "gemma3", "text_config": text, "vision_config": {}}
@@ -158,6 +177,24 @@ REFUSED = {
     ),
     "half a rotation": ({"rope_scaling": {"type": "linear"}}, "factor must be a number"),
     "a part of a head": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor must be 1"),
+    "a rotation for each kind of layer": (
+        {"rope_parameters": {"full_attention": {"rope_theta": 5.0}}},
+        "rope_parameters must be one record for all layers",
+    ),
+    "one rotation for Gemma 3": (
+        {"model_type": "gemma3_text", "architectures": None, "rope_parameters": {"factor": 2.0}},
+        "rope_parameters must be records for 'full_attention' and 'sliding_attention'",
+    ),
+    "a width that is text": ({"hidden_size": "576"}, "hidden_size must be an integer >= 1"),
+    "no heads": ({"num_attention_heads": 0}, "num_attention_heads must be an integer >= 1"),
+    "a window of nothing": (
+        {"model_type": "mistral", "sliding_window": 0}, "window must be > 0",
+    ),
+    "mixed layers of experts": (
+        {"model_type": "qwen3_moe", "num_experts": 8, "use_sliding_window": True,
+         "layer_types": ["full_attention"] * 30},
+        "layer_types must be alike",
+    ),
     "no width": ({"hidden_size": None}, "hidden_size must be given"),
     "kinds of layers": (
         {"model_type": "qwen2", "layer_types": ["chunked_attention"] * 30}, "layer_types must be",
