@@ -1,8 +1,8 @@
 """Environments of aviary (`fhaviary`), which run their own tools, on an event loop.
 
 Invariant: each call of a turn has one answer. A call that isn't right by the tool's schema is
-answered here and never reaches the environment; what a right one raises fails the episode, unless
-the environment answers it.
+answered here, before the others, and never reaches the environment; what a right one raises fails
+the episode, unless the environment answers it.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,9 +50,8 @@ class AviaryEnv:
         for call in message.tool_calls:
             checked = await answer_call(call, self.tools)
             if checked.is_error:
-                answers.append(
-                    Message("tool", checked.content, name=call.name, tool_call_id=call.id)
-                )
+                told = checked.content
+                answers.append(Message("tool", told, name=call.name, tool_call_id=call.id))
             else:
                 arguments = self._accepted.pop()
                 function = aviary.ToolCallFunction(name=call.name, arguments=arguments)
@@ -63,9 +62,9 @@ class AviaryEnv:
         said = aviary.Message(role="assistant", content=message.content)
         if right:
             said = aviary.ToolRequestMessage(content=message.content, tool_calls=right)
-        told, reward, done, truncated = await self._env.step(said)
+        news, reward, done, truncated = await self._env.step(said)
         over = done or truncated
-        shown = () if over else (*answers, *(_message(each) for each in told))
+        shown = () if over else (*answers, *(_message(each) for each in news))
         return StepResult(shown, float(reward), terminated=done, truncated=truncated)
 
     def _checking(self, tool: aviary.Tool) -> Tool:
