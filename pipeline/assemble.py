@@ -26,6 +26,7 @@ from .groups.batching import BatchStatistics, form_batch
 from .groups.packing import microbatches_needed
 from .learner.credit import assign_credit
 from .learner.critic import CriticRule
+from .learner.distillation import Teacher
 from .learner.optimizer import make_optimizer
 from .learner.precision import computed_in
 from .learner.service import Learner, UpdateRule
@@ -37,6 +38,7 @@ from .models.parameters import Params
 from .offline.sft import demonstrations, render, sft_learner
 from .policy import Policy, load_policy
 from .policy.renderer import make_renderer
+from .policy.teacher import load_teacher
 from .prompts import TaskStream, check_tasks, load_tasks
 from .rollout.episode import Rollout
 from .sampler.layout import check_windows
@@ -58,6 +60,7 @@ class Parts:
       pretrained: what the run starts from; None draws parameters from its seed.
       decoder: the model without adapters.
       model: what learner and sampler compute, with adapters where they are trained.
+      teacher: a frozen policy for the distillation; None without one.
     """
 
     spec: EnvSpec
@@ -70,6 +73,7 @@ class Parts:
     pretrained: Policy | None
     decoder: Model
     model: Model
+    teacher: Policy | None
 
 
 class Start(NamedTuple):
@@ -125,6 +129,7 @@ def assemble(recipe: Recipe) -> Parts:
         pretrained=pretrained,
         decoder=decoder,
         model=model,
+        teacher=_teacher(recipe, pretrained, decoder),
     )
 
 
@@ -205,8 +210,23 @@ def make_learner(recipe: Recipe, parts: Parts, start: Start) -> Learner:
         credit=partial(assign_credit, config=algorithm) if algorithm.credits_tokens else None,
         critic=_critic_rule(recipe) if algorithm.has_critic else None,
         replay=_replay(recipe, parts.model),
+        distillation=recipe.distillation,
     )
-    return Learner(start.trained, rule, parts.sampler.device, start.frozen)
+    teacher = None if parts.teacher is None else _asked(recipe, parts.teacher)
+    device = parts.sampler.device
+    return Learner(start.trained, rule, device, start.frozen, teacher=teacher)
+
+
+def _teacher(recipe: Recipe, pretrained: Policy | None, decoder: Model) -> Policy | None:
+    path = recipe.distillation.teacher
+    if path is None:
+        return None
+    return load_teacher(path, pretrained.text if pretrained else recipe.text, decoder.vocab_size)
+
+
+def _asked(recipe: Recipe, teacher: Policy) -> Teacher:
+    model = decoder_model(teacher.config, teacher.vocab_size)
+    return Teacher(computed_in(model.forward, recipe.learner.compute_type), teacher.params)
 
 
 def _replay(recipe: Recipe, model: Model) -> tuple[int, int] | None:

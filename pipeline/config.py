@@ -12,6 +12,7 @@ from .algorithms.config import AlgorithmConfig
 from .errors import check
 from .evaluate import EvaluateConfig
 from .groups.ledger import Schedule
+from .learner.distillation import DistillationConfig
 from .learner.optimizer import LearnerConfig
 from .models.config import ModelConfig
 from .models.lora import LoraConfig
@@ -82,6 +83,7 @@ class Recipe:
     controller: ControllerConfig = field(default_factory=ControllerConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
     warm_start: SftConfig = field(default_factory=SftConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
 

@@ -23,6 +23,7 @@ from ..device_thread import DeviceThread
 from ..types import NOT_RECORDED, TrainBatch
 from .credit import Credit
 from .critic import CriticRule, batch_values, critic_step, hidden_width, init_critic
+from .distillation import DistillationConfig, Teacher, distilled
 from .logprobs import Forward, batch_logprobs
 from .state import LearnerState, Params, init_state, with_frozen
 from .step import Anchors, Metrics, train_step
@@ -39,6 +40,9 @@ _DTYPES = TrainBatch(
     microbatches=np.int32,
     experts=np.int16,
 )
+
+
+NO_TEACHER = DistillationConfig()
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,7 @@ class UpdateRule:
       credit: makes the batch's advantages, before the first epoch, from what the host has put
         there, the anchors and the critic's values; None leaves them as they are.
       critic: how a value model beside the policy learns; None: there is none.
+      distillation: what a learner that has a teacher does with what it says.
       replay: L and k where batches record the experts that tokens took, and all scores of the
         policy and its reference take them again; None: routers choose. A critic's always do.
     """
@@ -78,6 +83,7 @@ class UpdateRule:
     reference_decay: float = 1.0
     credit: Callable[[TrainBatch, Anchors, jax.Array], Credit] | None = None
     critic: CriticRule | None = None
+    distillation: DistillationConfig = NO_TEACHER
     replay: tuple[int, int] | None = None
 
 
@@ -91,6 +97,7 @@ class _Programs:
     credit: Callable[..., Credit] | None
     values: Callable[..., jax.Array] | None
     teach: Callable[..., tuple[LearnerState, Metrics]] | None
+    ask: Callable[..., tuple[jax.Array, Metrics]] | None
 
 
 class Learner:
@@ -108,6 +115,8 @@ class Learner:
         rule: UpdateRule,
         device: DeviceThread,
         frozen: Params | None = None,
+        *,
+        teacher: Teacher | None = None,
     ) -> None:
         """Start from `params` (copied) with a fresh optimizer state.
 
@@ -115,10 +124,12 @@ class Learner:
           device: the thread that runs all JAX calls; it must be serving when methods are awaited.
           frozen: parameters that the model has beside those that are trained. They aren't copied,
             and several learners may share them.
+          teacher: whose opinion of the sampled tokens is, or adds to, their advantages.
         """
         self._rule = rule
         self._device = device
         self._frozen = frozen
+        self._teacher = teacher
         self._reference: Params | None = None
         self._critic: LearnerState | None = None
         self._adopt(params)
@@ -221,7 +232,20 @@ class Learner:
             credit=_compiled(rule.credit, batch, anchors, logprobs) if rule.credit else None,
             values=values,
             teach=teach,
+            ask=self._compile_teacher(batch),
         )
+
+    def _compile_teacher(self, batch: TrainBatch) -> Any:
+        if self._teacher is None:
+            return None
+        rule, teacher = self._rule, self._teacher
+        ask = partial(
+            distilled,
+            forward=teacher.forward,
+            config=rule.distillation,
+            temperature=rule.temperature,
+        )
+        return _compiled(ask, teacher.params, batch, batch.rollout_logprobs)
 
     def _compile_critic(self, batch: TrainBatch) -> tuple[Any, Any]:
         if self._critic is None or self._rule.critic is None:
@@ -260,12 +284,16 @@ class Learner:
             credit = programs.credit(batch, anchors, values)
             batch = batch._replace(advantages=credit.advantages)
             lesson = lesson._replace(advantages=credit.returns)
+        told: Metrics = {}
+        if programs.ask is not None and self._teacher is not None:
+            advantages, told = programs.ask(self._teacher.params, batch, anchors.old)
+            batch = batch._replace(advantages=advantages)
         for _ in range(self._rule.epochs):
             self._state, metrics = programs.step(self._state, batch, anchors, self._frozen)
             if programs.teach is not None:
                 self._critic, more = programs.teach(self._critic, lesson, values, self._frozen)
                 metrics = metrics | more
-            yield metrics
+            yield metrics | told
 
     def _anchors(self, batch: TrainBatch, programs: _Programs) -> Anchors:
         old = ref = batch.rollout_logprobs
