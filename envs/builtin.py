@@ -43,7 +43,8 @@ def build_env(config: EnvConfig, *, for_chat: bool = False) -> EnvSpec:
     """
     spec = load_env(config.name)
     if for_chat and spec.for_chat is not None:
-        spec = spec.for_chat
+        # Who adds rewards to a built-in environment means them for its chat words, too.
+        spec = replace(spec.for_chat, rewards=spec.for_chat.rewards or spec.rewards)
     return replace(spec, make=with_latency(spec.make, config.latency))
 
 

@@ -24,8 +24,8 @@ class CallTooSlow(Exception):
 class ProcessFunction:
     """Calls a function in worker processes, each of which makes one call at a time.
 
-    A process that has made its call well makes the next one, warm: it shares its modules, and
-    no more. Processes end with the trio run.
+    A process that has answered, also by an exception, makes the next call, warm: calls share its
+    modules. Processes end with the trio run.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class ProcessFunction:
         try:
             with trio.move_on_after(self._deadline_seconds):
                 answer = await process.call("run", *arguments, max_bytes=_RESULT_BYTES)
+                reusable = answer.reusable
                 if answer.kind == "broken":
                     raise EnvironmentBroken(answer.value)
                 if answer.kind == "error":
                     raise WorkerProcessError(str(answer.value))
-                reusable = answer.reusable
                 return answer.value
             raise CallTooSlow(f"took more than {self._deadline_seconds:g} s")
         finally:

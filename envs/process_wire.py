@@ -37,7 +37,7 @@ class Answer:
       kind: "error" for any exception, "broken" for an `EnvironmentBroken`.
       value: what the call returned, or the exception in words.
       details: the exception's traceback.
-      reusable: of a close or run: it left no thread and no child behind.
+      reusable: of a close, run or error: no thread and no child is left behind.
     """
 
     kind: Literal["ok", "error", "broken"]

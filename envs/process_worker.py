@@ -92,7 +92,8 @@ class _Host:
         except EnvironmentBroken as error:
             return frame(Answer("broken", str(error)))
         except BaseException as error:  # also SystemExit: the fault of one episode
-            return frame(Answer("error", _describe(error), _details()))
+            reusable = not self._left_something()
+            return frame(Answer("error", _describe(error), _details(), reusable=reusable))
 
     def _start(self, make: bytes, max_result_bytes: int) -> None:
         self._make = pickle.loads(make)

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from headrace.envs import in_processes, in_threads
+from headrace.envs import Message, Reward, StepResult, Task, in_processes, in_threads
+from headrace.envs.rewards import Scorer
 from headrace.pipeline.controller import Controller, ControllerConfig
 from headrace.pipeline.errors import StageFailed
 from headrace.pipeline.rollout.config import RolloutConfig
 from headrace.pipeline.rollout.episode import Rollout
 from tests.controller.harness import RENDERER, Run, check_laws, leaves
+from tests.fakes import reward_functions
 from tests.fakes.hostile_env import CLOSED, HARM, OPENED, RELEASE, Hostile
 from tests.fakes.policy import FakePolicy
 
@@ -34,6 +36,21 @@ PROCESS_ONLY = {
 THREADS = sorted(set(HARM) - PROCESS_ONLY)
 QUICK = {"fail", "hang", "nothing", "not_finite", "endless", "say_much", "leave_a_thread"}
 STEPS = 5
+
+
+class Quiet:
+    """An environment without harm."""
+
+    async def __aenter__(self) -> "Quiet":
+        return self
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+    async def reset(self, task: Task, seed: int) -> list[Message]:
+        return [Message("user", "0")]
+
+    async def step(self, message: Message) -> StepResult:
+        return StepResult(terminated=True)
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +80,7 @@ def files() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a number alone
 
 
-def run(make, *, deadline_seconds, steps=STEPS, failures=4) -> Run:
+def world_of(make, *, deadline_seconds, steps=STEPS, rewards=()) -> Run:
     config = RolloutConfig(
         group_size=2, max_turns=2, max_turn_tokens=2, max_tokens=32, max_episodes=8,
         env_deadline_seconds=deadline_seconds, close_deadline_seconds=deadline_seconds,
@@ -71,15 +88,18 @@ def run(make, *, deadline_seconds, steps=STEPS, failures=4) -> Run:
     )  # fmt: skip
     policy = FakePolicy(sample_seconds=lambda request: 0.0, update_seconds=0.0)
     world = Run(policy=policy, steps=steps, rollout=config)
-    rollout = Rollout(make, RENDERER, policy.sample, config, env_name="hostile:SPEC")
-    world.replace(rollout=rollout)
+    scorer = Scorer(rewards) if rewards else None
+    rollout = Rollout(make, RENDERER, policy.sample, config, scorer, env_name="hostile:SPEC")
+    return world.replace(rollout=rollout)
 
+
+def go(world: Run, *, failures: int) -> None:
     async def main() -> None:
         world.controller = Controller(
             world.stages,
             world.schedule,
             ControllerConfig(group_failures=failures),
-            steps=steps,
+            steps=world.steps,
             seed=0,
             on_update=world.on_update,
         )
@@ -87,19 +107,19 @@ def run(make, *, deadline_seconds, steps=STEPS, failures=4) -> Run:
             await world.controller.run()
 
     trio.run(main)
-    return world
 
 
-def survive(make, **options) -> None:
-    world = run(make, **options)
+def survive(make, *, failures=4, **options) -> None:
+    world = world_of(make, **options)
+    go(world, failures=failures)
     check_laws(world)
     assert world.controller.flight.episodes == 0
 
 
-def end(make, kind: str, **options) -> None:
-    """All episodes do harm: the error says what, where and in which environment."""
+def end(make, *, failures=4, **options) -> None:
+    """All episodes do harm: the error says what, and in which environment."""
     with pytest.raises(BaseExceptionGroup) as caught:
-        run(make, **options)
+        go(world_of(make, **options), failures=failures)
     texts = [str(error) for error in leaves(caught.value) if isinstance(error, StageFailed)]
     assert texts, caught.value.exceptions
     assert any("groups in a row failed" in text or "hang in calls" in text for text in texts), (
@@ -130,7 +150,7 @@ def test_harm_in_threads(kind: str, share: float, tmp_path: Path) -> None:
     if share < 1 or kind in HARMLESS:
         survive(make, deadline_seconds=seconds)
     else:
-        end(make, kind, deadline_seconds=seconds)
+        end(make, deadline_seconds=seconds)
     RELEASE.set()
     give_up = time.monotonic() + 10.0
     while closed(tmp_path)[0] != closed(tmp_path)[1]:  # hung calls close when they end
@@ -148,7 +168,7 @@ def test_harm_in_processes(kind: str, share: float, tmp_path: Path) -> None:
     if share < 1 or kind in HARMLESS - {"say_much"}:
         survive(make, **options, steps=3)
     else:
-        end(make, kind, **options, failures=2)
+        end(make, **options, failures=2)
     assert make.statistics().busy == 0
 
 
@@ -159,6 +179,24 @@ def test_failures_of_other_calls(call: str, share: float, tmp_path: Path) -> Non
     if share < 1:
         survive(make, deadline_seconds=5.0)
     else:
-        end(make, "fail", deadline_seconds=5.0)
+        end(make, deadline_seconds=5.0)
     opened, ended = closed(tmp_path)
     assert opened == ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.05, 1.0])
+@pytest.mark.parametrize("kind", sorted(reward_functions.HARM))
+def test_rewards_that_do_harm(kind: str, share: float) -> None:
+    function = partial(reward_functions.sometimes, kind, share)
+    reward = Reward("mine", function, deadline_seconds=0.5, concurrency=4)
+    world = world_of(Quiet, deadline_seconds=20.0, rewards=[reward])
+    if share < 1:
+        go(world, failures=4)
+        check_laws(world)
+        return
+    with pytest.raises(BaseExceptionGroup) as caught:
+        go(world, failures=4)
+    texts = [str(error) for error in leaves(caught.value) if isinstance(error, StageFailed)]
+    assert texts
+    assert all("the reward 'mine' couldn't be computed" in text for text in texts), texts

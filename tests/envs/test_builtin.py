@@ -3,13 +3,15 @@
 import ast
 import random
 import sys
+import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headrace import envs
-from headrace.envs import BUILTIN, EnvConfig, LatencyConfig, build_env, load_env
+from headrace.envs import BUILTIN, EnvConfig, LatencyConfig, Reward, build_env, load_env
 
 
 @pytest.fixture
@@ -95,3 +97,16 @@ def test_the_package_imports_only_the_standard_library_and_trio() -> None:
             if isinstance(node, ast.ImportFrom):
                 inside = 1 <= node.level <= depth
                 assert inside or str(node.module).split(".")[0] in allowed, path
+
+
+def test_rewards_that_are_added_to_a_built_in_environment_hold_for_chat_models_too() -> None:
+    reward = Reward("length", len)
+    rewarded = replace(BUILTIN["calculator"], rewards=(reward,))
+    assert rewarded.for_chat is not None
+    sys.modules["rewarded"] = types.SimpleNamespace(SPEC=rewarded)  # type: ignore[assignment]
+    try:
+        for_chat = build_env(EnvConfig("rewarded:SPEC"), for_chat=True)
+    finally:
+        del sys.modules["rewarded"]
+    assert for_chat.rewards == (reward,)
+    assert for_chat.tools == rewarded.for_chat.tools

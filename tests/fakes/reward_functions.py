@@ -1,6 +1,7 @@
 """Reward functions that worker processes can import, good ones and bad ones."""
 
 import os
+import random
 import threading
 import time
 from collections.abc import Sequence
@@ -54,6 +55,12 @@ def leaves_a_thread(episode: EpisodeRecord) -> float:
     return float(os.getpid())
 
 
+def raises_on_bad(episode: EpisodeRecord) -> float:
+    if episode.answer == "bad":
+        raise KeyError(episode.answer)
+    return float(os.getpid())
+
+
 def fails_on_bad(episode: EpisodeRecord) -> float:
     if episode.answer == "bad":
         os._exit(3)
@@ -71,3 +78,20 @@ def skips_empty(episodes: Sequence[EpisodeRecord]) -> list[float | None]:
 
 def too_few(episodes: Sequence[EpisodeRecord]) -> list[float]:
     return [1.0]
+
+
+HARM = {
+    "raise": raises,
+    "hang": hangs,
+    "exit": exits,
+    "none": nothing,
+    "nan": not_finite,
+    "text": text,
+}
+
+
+def sometimes(kind: str, share: float, episode: EpisodeRecord) -> object:
+    """Do harm in a share of all calls."""
+    if random.random() < share:
+        return HARM[kind](episode)
+    return random.random()

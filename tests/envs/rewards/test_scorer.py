@@ -87,6 +87,11 @@ def test_a_process_is_warm_until_something_is_wrong_with_it():
         first = await scorer.score(said(""))
         assert first == await scorer.score(said(""))
         assert first["process"] != os.getpid()
+        mixed = Scorer([Reward("mixed", functions.raises_on_bad, concurrency=1)])
+        before = await mixed.score(said("fine"))
+        with pytest.raises(RewardFailed, match="KeyError"):
+            await mixed.score(said("bad"))
+        assert before == await mixed.score(said("fine"))
         bad = Scorer([Reward("bad", functions.fails_on_bad, concurrency=1)])
         with pytest.raises(RewardFailed, match="status 3"):
             await bad.score(said("bad"))
