@@ -23,8 +23,6 @@ from headrace.pipeline.models.lora import LoraConfig, init_lora, merge
 from headrace.pipeline.models.parameters import init
 from tests.learner.toy import VOCAB, quick_jit, toy_batch, toy_items
 
-pytestmark = pytest.mark.slow
-
 # Deep enough to be scanned; no two sizes of it or of the batch are alike, so shapes tell arrays.
 MODEL = ModelConfig(
     num_layers=5, width=16, num_heads=6, num_kv_heads=2, head_width=4, ffn_width=26
@@ -152,6 +150,7 @@ def with_learner(body, trained, frozen):
     return trio.run(main)
 
 
+@pytest.mark.slow
 def test_a_learner_trains_adapters_against_the_base_as_reference(base):
     """Fresh adapters are the base, so the reference costs no copy of it: it is their start."""
     fresh = quick_jit(init_lora, static_argnums=2)(jax.random.key(1), base, LORA)

@@ -155,7 +155,6 @@ def objective(params: Any, experts: Any = None, tokens: Any = ROWS) -> jax.Array
 gradient = jax.jit(jax.value_and_grad(objective))
 
 
-@pytest.mark.slow
 def test_a_replayed_choice_decides_the_experts_whatever_the_router_would_choose() -> None:
     params = make_params()
     recorded = some_experts(3, 2, 6, CONFIG.num_layers)

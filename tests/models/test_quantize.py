@@ -174,7 +174,6 @@ def test_products_use_exactly_the_rounded_weights_which_moves_logits_a_little():
     np.testing.assert_allclose(rows, same["embedding"][[4, 0]], rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_bfloat16_moves_logits_a_little():
     model = replace(TIED, num_layers=1)
     params = make_params(model)

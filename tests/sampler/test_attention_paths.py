@@ -223,7 +223,6 @@ def test_a_longer_window_changes_no_bit(kernel: str) -> None:
 
 
 @deprecated
-@pytest.mark.slow
 @pytest.mark.parametrize("case", [CASES[0], CASES[2]], ids=["gpu", "tpu"])
 def test_a_cache_of_bf16_is_read_as_windows_read_it(case: Case) -> None:
     step = jax.tree.map(_as_bf16, random_step(case, 0))
