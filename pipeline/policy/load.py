@@ -65,8 +65,7 @@ def load_policy(
     """
     model = _open(find_model(path_or_hub_name))
     settings = model.settings
-    family = OWN if settings.get("model_type") == MODEL_TYPE else family_of(settings)
-    config = family.config_from(settings)
+    family, config = _read_config(settings)
     entries = _entries(family, config, model.tensors)
     vocab_size = _vocab_size(settings, entries, model.tensors)
     declared = declare(config, vocab_size)
@@ -74,6 +73,16 @@ def load_policy(
     shardings = _shardings(config, topology)
     params = load_params(model.tensors, entries, declared, shardings=shardings, dtype=dtype)
     return Policy(config, vocab_size, params, model.text, settings)
+
+
+def _read_config(settings: Mapping[str, Any]) -> tuple[Family, ModelConfig]:
+    try:
+        family = OWN if settings.get("model_type") == MODEL_TYPE else family_of(settings)
+        return family, family.config_from(settings)
+    except (AttributeError, TypeError, ValueError) as error:  # a list for a number, and the like
+        raise ConfigError(
+            f"config.json holds a value of the wrong kind: {error}; get it again"
+        ) from error
 
 
 def _open(path: Path) -> _Model:

@@ -49,6 +49,18 @@ def read_text_files(folder: Path, settings: Mapping[str, Any]) -> TextFiles | No
     files = {name: (folder / name).read_bytes() for name in KEPT_FILES if (folder / name).exists()}
     if TOKENIZER not in files:
         return None
+    try:
+        return _read_files(folder, files, settings)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the files of the tokenizer in {folder} hold something that isn't known there: "
+            f"{error!r}; get them again"
+        ) from error
+
+
+def _read_files(
+    folder: Path, files: Mapping[str, bytes], settings: Mapping[str, Any]
+) -> TextFiles:
     config = read_json(folder, files, TOKENIZER_CONFIG)
     more = tuple(_more_tokens(config))
     tokenizer = HubTokenizer(read_json(folder, files, TOKENIZER), more)

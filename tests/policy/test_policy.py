@@ -317,6 +317,30 @@ def test_files_that_are_absent_or_damaged_are_refused(tmp_path: Path) -> None:
         load_policy(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "config.json",
+            '{"model_type": ["llama"]}',
+            r"config\.json holds a value of the wrong kind",
+        ),
+        ("tokenizer.json", "{}", r"the tokenizer in .* isn't known there: KeyError\('model'\)"),
+        ("tokenizer.json", '{"model": null}', "isn't known there: TypeError"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": [1]}', "isn't known there: Attribute"),
+        ("chat_template.jinja", b"\xff", "isn't known there: UnicodeDecodeError"),
+    ],
+)
+def test_files_of_another_layout_are_refused(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    folder = saved(tmp_path / "policy")
+    (folder / "tokenizer.json").write_text(json.dumps(definition("byte-level")))
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(ConfigError, match=message):
+        load_policy(folder)
+
+
 @pytest.fixture
 def offline_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache of the Hub's files, as HF_HUB_CACHE and HF_HUB_OFFLINE=1 set it."""

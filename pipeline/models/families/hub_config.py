@@ -134,7 +134,8 @@ def read_windows(
       is_windowed: tells it of a layer, where the file has no "layer_types".
     """
     count = read_integer(hub, "num_hidden_layers")
-    demand(window is None or type(window) is int, "sliding_window", window, "an integer, or null")
+    fits = window is None or (type(window) is int and window >= 1)
+    demand(fits, "sliding_window", window, "an integer >= 1, or null")
     default = [
         SLIDING if window is not None and is_windowed(layer) else FULL for layer in range(count)
     ]

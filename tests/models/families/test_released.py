@@ -188,7 +188,7 @@ REFUSED = {
     "a width that is text": ({"hidden_size": "576"}, "hidden_size must be an integer >= 1"),
     "no heads": ({"num_attention_heads": 0}, "num_attention_heads must be an integer >= 1"),
     "a window of nothing": (
-        {"model_type": "mistral", "sliding_window": 0}, "window must be > 0",
+        {"model_type": "mistral", "sliding_window": 0}, "sliding_window must be an integer >= 1",
     ),
     "mixed layers of experts": (
         {"model_type": "qwen3_moe", "num_experts": 8, "use_sliding_window": True,
