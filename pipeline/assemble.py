@@ -36,7 +36,7 @@ from .models.lora import init_lora
 from .models.model import Model, decoder_model
 from .models.parameters import Params
 from .offline.sft import demonstrations, render, sft_learner
-from .policy import Policy, load_policy
+from .policy import Policy, TextFiles, load_policy
 from .policy.renderer import make_renderer
 from .policy.teacher import load_teacher
 from .prompts import TaskStream, check_tasks, load_tasks
@@ -97,7 +97,7 @@ def assemble(recipe: Recipe) -> Parts:
     """
     path = recipe.policy.path
     pretrained = None if path is None else load_policy(path)
-    spec = _environment(recipe, for_chat=pretrained is not None)
+    spec = _environment(recipe, for_chat=_chats(pretrained))
     renderer = _renderer(recipe, spec, pretrained)
     _check_stop_ids(recipe, renderer)
     train_tasks = _train_tasks(recipe, spec)
@@ -292,6 +292,11 @@ def _decoder(recipe: Recipe, renderer: Renderer, pretrained: Policy | None) -> M
     if pretrained is None:
         return decoder_model(recipe.model, renderer.vocab_size, remat=remat)
     return decoder_model(pretrained.config, pretrained.vocab_size, remat=remat)
+
+
+def _chats(pretrained: Policy | None) -> bool:
+    """Whether the policy speaks through a chat template; one of an alphabet can't."""
+    return pretrained is not None and isinstance(pretrained.text, TextFiles)
 
 
 def _environment(recipe: Recipe, *, for_chat: bool) -> EnvSpec:

@@ -2,7 +2,8 @@
 
 The phases, in order: compile, measure, learn, measure, save. The next batch is read and packed on
 a worker thread while the device learns from this one. A signal ends the run after the update of
-that moment, and what has been learnt is saved; the run's files are whole whenever it ends.
+that moment, a row that can't be used ends it at once; in both cases what has been learnt is
+saved. The run's files are whole whenever it ends.
 """
 
 import signal
@@ -17,7 +18,7 @@ import numpy as np
 import trio
 
 from .device_thread import DeviceThread
-from .errors import stage
+from .errors import ConfigError, stage
 from .learner.fingerprint import fingerprint
 from .learner.state import Params
 from .observe.compilations import CompilationCounter
@@ -127,11 +128,13 @@ class OfflineJob:
             learner, finish = await self._device.run(self._prepare)
         compilations.mark()
         await self._evaluate(learner, metrics, 0)
-        if self.interrupted_by is None:
-            await self._learn(learner, metrics)
-        if self._recipe.run.save_policy:
-            with stage("learner"):
-                await self._device.run(partial(self._save, finish, learner))
+        try:
+            if self.interrupted_by is None:
+                await self._learn(learner, metrics)
+        except* ConfigError:  # a row that can't be used; hours may have been learnt before
+            await self._save(finish, learner)
+            raise
+        await self._save(finish, learner)
 
     def _prepare(self) -> tuple[OfflineLearner, Finish]:
         """Make the learner and compile its programs, on the device thread."""
@@ -236,6 +239,11 @@ class OfflineJob:
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in found.items())
         self._view.note(f"held out after {step} updates: {numbers}")
 
-    def _save(self, finish: Finish, learner: OfflineLearner) -> None:
-        self._summary["params_sha256"] = fingerprint(learner.params)
-        save_policy(finish(learner.params), self._directory.path / POLICY_FOLDER)
+    async def _save(self, finish: Finish, learner: OfflineLearner) -> None:
+        def save() -> None:
+            self._summary["params_sha256"] = fingerprint(learner.params)
+            if self._recipe.run.save_policy:
+                save_policy(finish(learner.params), self._directory.path / POLICY_FOLDER)
+
+        with stage("learner"):
+            await self._device.run(save)

@@ -176,6 +176,7 @@ def test_a_row_that_is_bad_ends_the_run_and_says_where(tmp_path, capsys):
     text = mistake(capsys, "sft", data, "--run.dir", str(where), "--data.epochs", "2", *TINY)
     assert "data.jsonl:101: no message of the assistant" in text
     assert json.loads((where / "summary.json").read_text())["updates"] < 7
+    load_policy(where / "policy")  # what was learnt until then
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def make_rule(
     return OfflineRule(
         forward=forward,
         objective=objective,
-        measurement=measurement,
+        measurement=measurement if parts.held_out is not None else None,
         optimizer=make_optimizer(recipe.learner, total_steps=parts.steps),
         needs_reference=prefers is not None and prefers.needs_reference,
         empty=empty,

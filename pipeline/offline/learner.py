@@ -32,16 +32,18 @@ class OfflineRule:
     Attributes:
       forward: of the policy, to score the reference by.
       objective: of updates.
-      measurement: of held-out rows; all that it measures are means.
+      measurement: of held-out rows, and all that it measures are means; None: there are no such
+        rows.
       optimizer: makes the updates.
       needs_reference: whether the objective compares with the policy at the start.
       empty: a batch without anything in it, of the shape that all batches have.
-      mismatched: the same of what a baseline is measured on; None: there is no baseline.
+      mismatched: the same of what a baseline is measured on, of the same shape; None: there is no
+        baseline.
     """
 
     forward: Forward
     objective: Objective
-    measurement: Objective
+    measurement: Objective | None
     optimizer: optax.GradientTransformation
     needs_reference: bool
     empty: OfflineBatch
@@ -51,9 +53,8 @@ class OfflineRule:
 @dataclass(frozen=True)
 class _Programs:
     step: Callable[..., tuple[LearnerState, dict[str, jax.Array]]]
-    measure: Callable[..., Any]
+    measure: Callable[..., Any] | None
     score: Callable[..., jax.Array] | None
-    score_mismatched: Callable[..., jax.Array] | None
     baseline: Callable[..., jax.Array] | None
 
 
@@ -98,22 +99,21 @@ class OfflineLearner:
         """Compile all programs, once."""
         if self._programs is not None:
             return
-        rule, batch = self._rule, jax.device_put(self._rule.empty)
+        rule, batch, params = self._rule, jax.device_put(self._rule.empty), self.params
         fixed = self._fixed(batch, abstract=True)
         step = partial(offline_step, objective=rule.objective, optimizer=rule.optimizer)
-        measured = partial(measure, objective=rule.measurement)
-        score = partial(batch_logprobs, forward=rule.forward)
-        whole, other = with_frozen(self.params, self._frozen), rule.mismatched
-        logprobs = None if other is None else other.rollout_logprobs
-        self._programs = _Programs(
-            step=_compiled(step, self._state, batch, fixed, donate=(0,)),
-            measure=_compiled(measured, self.params, batch, fixed),
-            score=_compiled(score, whole, batch.rows) if rule.needs_reference else None,
-            score_mismatched=None if other is None else _compiled(score, whole, other),
-            baseline=None
-            if other is None
-            else _compiled(measure_baseline, logprobs, logprobs, other),
-        )
+        measured = score = baseline = None
+        if rule.measurement is not None:
+            measuring = partial(measure, objective=rule.measurement)
+            measured = _compiled(measuring, params, batch, fixed)
+        if rule.needs_reference:
+            scoring = partial(batch_logprobs, forward=rule.forward)
+            score = _compiled(scoring, with_frozen(params, self._frozen), batch.rows)
+        if rule.mismatched is not None:
+            logprobs = rule.mismatched.rollout_logprobs
+            baseline = _compiled(measure_baseline, logprobs, logprobs, rule.mismatched)
+        step = _compiled(step, self._state, batch, fixed, donate=(0,))
+        self._programs = _Programs(step, measured, score, baseline)
 
     def update(
         self, batch: OfflineBatch, mismatched: TrainBatch | None = None
@@ -141,6 +141,7 @@ class OfflineLearner:
     ) -> dict[str, float]:
         """Measure the loss and more on batches, each weighed by what it counts; learn nothing."""
         programs = self._compiled_programs()
+        assert programs.measure is not None, "there is a measurement"
         # Of each measurement the total and the count; of the loss, weighed by what counts.
         sums: dict[str, NDArray[np.float64]] = {}
         for packed, mismatched in batches:
@@ -163,26 +164,26 @@ class OfflineLearner:
     ) -> Fixed:
         ref = baseline = None
         if self._rule.needs_reference:
-            ref = batch.rows.rollout_logprobs if abstract else self._score_reference(batch.rows)
+            ref = (
+                batch.rows.rollout_logprobs
+                if abstract
+                else self._score(self._reference, batch.rows)
+            )
         if self._rule.mismatched is not None:
             baseline = jnp.zeros((), jnp.float32) if abstract else self._baseline(mismatched)
         return Fixed(ref, baseline, self._frozen, self._teacher)
 
-    def _score_reference(self, rows: TrainBatch) -> jax.Array:
+    def _baseline(self, rows: TrainBatch | None) -> jax.Array:
+        baseline = self._compiled_programs().baseline
+        assert baseline is not None, "there is a baseline"
+        rows = jax.device_put(rows)
+        policy, reference = (self._score(it, rows) for it in (self.params, self._reference))
+        return baseline(policy, reference, rows)
+
+    def _score(self, params: Params, rows: TrainBatch | None) -> jax.Array:
         score = self._compiled_programs().score
         assert score is not None, "there is a reference"
-        return score(with_frozen(self._reference, self._frozen), rows)
-
-    def _baseline(self, rows: TrainBatch | None) -> jax.Array:
-        programs = self._compiled_programs()
-        assert programs.score_mismatched is not None, "there is a baseline"
-        assert programs.baseline is not None, "there is a baseline"
-        rows = jax.device_put(rows)
-        policy, reference = (
-            programs.score_mismatched(with_frozen(params, self._frozen), rows)
-            for params in (self.params, self._reference)
-        )
-        return programs.baseline(policy, reference, rows)
+        return score(with_frozen(params, self._frozen), rows)
 
 
 def _compiled(function: Callable[..., Any], *operands: Any, donate: tuple[int, ...] = ()) -> Any:
