@@ -158,7 +158,7 @@ def _after_newlines(content: Any) -> Iterator[int]:
 
 def _parsed(where: str, content: Any) -> Mapping[str, Any]:
     try:
-        table = json.loads(bytes(content).decode("utf-8"))
+        table = json.loads(bytes(content).decode("utf-8-sig"))
     except ValueError as error:  # of the encoding or of the JSON
         raise BadRow(where, f"not a JSON object: {error}") from error
     if not isinstance(table, dict):
