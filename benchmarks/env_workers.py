@@ -1,4 +1,4 @@
-"""What a step of a synchronous environment costs in threads and in processes.
+"""What a step of a synchronous environment costs in threads and in processes, and a reward.
 
 usage: PYTHONPATH=. python benchmarks/env_workers.py [STEPS]
 
@@ -12,7 +12,17 @@ from collections.abc import Callable
 
 import trio
 
-from headrace.envs import Env, Message, StepResult, Task, in_processes, in_threads
+from headrace.envs import (
+    Env,
+    EpisodeRecord,
+    Message,
+    Reward,
+    StepResult,
+    Task,
+    in_processes,
+    in_threads,
+)
+from headrace.envs.rewards import Scorer
 
 
 class Idle:
@@ -57,6 +67,24 @@ async def timed(env: Env) -> float:
     return time.perf_counter() - began
 
 
+def nothing(episode: EpisodeRecord) -> float:
+    """Score at once."""
+    return 0.0
+
+
+async def measure_reward(calls: int) -> None:
+    """Print the time of the first call of a plain reward function, and the others' median."""
+    scorer = Scorer([Reward("nothing", nothing, concurrency=1)])
+    episode = EpisodeRecord(Task("t"), (Message("user", "?"), Message("assistant", "1")))
+    seconds = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        await scorer.score(episode)
+        seconds.append(time.perf_counter() - began)
+    middle = sorted(seconds)[calls // 2]
+    print(f"a reward: first {1e3 * seconds[0]:.0f} ms, then {1e3 * middle:.3f} ms")
+
+
 def main() -> None:
     """Measure both ways with short and long answers."""
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
@@ -67,6 +95,7 @@ def main() -> None:
         trio.run(measure, in_threads(Idle), characters, few)
         print("in_processes")
         trio.run(measure, in_processes(Idle, processes=1), characters, few)
+    trio.run(measure_reward, steps)
 
 
 if __name__ == "__main__":

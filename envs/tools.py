@@ -95,19 +95,21 @@ class Tool:
     )
 
     def __post_init__(self) -> None:
-        for option in ("concurrency", "max_result_characters", "deadline_seconds"):
-            value, least = getattr(self, option), "> 0" if option == "deadline_seconds" else ">= 1"
-            allowed = value is None or (0 < value < math.inf and (least == "> 0" or value >= 1))
-            if not allowed:
-                raise ValueError(
-                    f"{option} of the tool {self.name!r} must be {least} and finite, got {value}; "
-                    "None sets no limit"
-                )
+        self._check("concurrency", ">= 1", lambda value: value >= 1)
+        self._check("max_result_characters", ">= 1", lambda value: value >= 1)
+        self._check("deadline_seconds", "> 0 and finite", lambda value: 0 < value < math.inf)
         in_place = not (self.in_thread or inspect.iscoroutinefunction(self.function))
         if self.deadline_seconds is not None and in_place:
             raise ValueError(
                 f"nothing can keep the tool {self.name!r} to its deadline_seconds, since it "
                 "runs in place; set in_thread=True"
+            )
+
+    def _check(self, option: str, condition: str, allowed: Callable[[float], bool]) -> None:
+        value = getattr(self, option)
+        if value is not None and not allowed(value):
+            raise ValueError(
+                f"{option} of the tool {self.name!r} must be {condition}, got {value}"
             )
 
     async def __call__(self, call: ToolCall) -> ToolResult:

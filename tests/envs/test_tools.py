@@ -458,8 +458,11 @@ def test_calls_of_a_tool_are_limited_and_those_of_a_turn_run_at_once() -> None:
 
     told = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert most == {"few": 2, "many": 5}
-    assert told[:2] == ["few0 few", "many0 many"]
-    assert told[-2:] == ["few4 few: took more than 2.5 s and was given up", "many4 many"]
+    names = [f"{name}{n}" for n in range(5) for name in ("few", "many")]
+    assert [line.split()[0] for line in told] == names
+    # Whoever of the five has no place after 2 s; trio starts tasks in any order.
+    late = [line for line in told if line.endswith("few: took more than 2.5 s and was given up")]
+    assert len(late) == 1
 
 
 def test_the_first_call_that_fails_is_raised_and_the_others_are_cancelled() -> None:
