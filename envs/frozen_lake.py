@@ -46,7 +46,7 @@ Square = tuple[int, int]
 
 
 class FrozenLakeEnv:
-    """One lake to cross. `task.data` has the `map`, its rows joined by line feeds."""
+    """One lake to cross. `task.data` has the `map`, its rows joined by line feeds, of any size."""
 
     def __init__(self, system: str = "") -> None:
         """Args:
@@ -78,7 +78,7 @@ class FrozenLakeEnv:
         """Take the steps of a turn, one after another, until the episode is over."""
         for letter in _letters(message.content) or ("",):
             self._steps += 1
-            self._at = _moved(self._at, letter)
+            self._at = _moved(self._rows, self._at, letter)
             ground = self._rows[self._at[0]][self._at[1]]
             if ground != ".":
                 return self._end(success=ground == "G")
@@ -109,7 +109,7 @@ def shortest_way(lake: str) -> str | None:
         if rows[at[0]][at[1]] == "G":
             return ways[at]
         for letter in STEPS:
-            to = _moved(at, letter, size=len(rows))
+            to = _moved(rows, at, letter)
             if to not in ways and rows[to[0]][to[1]] != "O":
                 ways[to] = ways[at] + letter
                 queue.append(to)
@@ -167,7 +167,7 @@ def _walk(task: Task, rng: random.Random, *, slips: float) -> tuple[Message, ...
         way = shortest_way(shown) or ""
         letter = rng.choice(list(STEPS)) if rng.random() < slips else way[0]
         messages.append(Message("assistant", letter))
-        at = _moved(at, letter)
+        at = _moved(rows, at, letter)
         if rows[at[0]][at[1]] != ".":
             break
     return tuple(messages)
@@ -192,15 +192,16 @@ def _letters(text: str) -> list[str]:
     return [word[0].lower() for word in _WORDS.findall(text)]
 
 
-def _moved(at: Square, letter: str, *, size: int = SIZE) -> Square:
+def _moved(rows: list[str], at: Square, letter: str) -> Square:
     down, right = STEPS.get(letter, (0, 0))
     row, column = at[0] + down, at[1] + right
-    return (row, column) if 0 <= row < size and 0 <= column < size else at
+    inside = 0 <= row < len(rows) and 0 <= column < len(rows[row])
+    return (row, column) if inside else at
 
 
 def _find(lake: str, mark: str) -> Square:
-    row, column = divmod(lake.index(mark), lake.index("\n") + 1)
-    return row, column
+    above, _, _ = lake.partition(mark)
+    return above.count("\n"), len(above) - (above.rfind("\n") + 1)
 
 
 def _without_agent(lake: str) -> tuple[list[str], Square]:

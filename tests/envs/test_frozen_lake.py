@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.envs import Message, StepResult, Task
-from headrace.envs.frozen_lake import MAX_STEPS, SPEC, STEPS, shortest_way, tasks
+from headrace.envs.frozen_lake import MAX_STEPS, SPEC, STEPS, expert, shortest_way, tasks
 
 LAKE = Task("x", {"map": "A.O.\n.O..\n...O\nO..G"})
 
@@ -36,6 +36,14 @@ def test_the_agent_moves_on_the_map_and_stops_at_its_edge() -> None:
     assert shown(down) == shown(left) == "..O.\nAO..\n...O\nO..G"
     assert shown(two) == ".AO.\n.O..\n...O\nO..G"
     assert two.info == {"success": 0.0, "steps": 4.0}
+
+
+def test_a_lake_of_one_s_own_may_have_another_size() -> None:
+    task = Task("own", {"map": "A....G"})
+    assert shortest_way("A....G") == "rrrrr"
+    (moved,) = play("dur", task=task)
+    assert shown(moved) == ".A...G"
+    assert [m.content for m in expert(task) if m.role == "assistant"] == ["r"] * 5
 
 
 def test_words_are_steps_too_and_nothing_else_is_one() -> None:
