@@ -20,6 +20,7 @@ from .reward import ENV, Reward
 
 LARGEST_REWARD = 1e6  # in size, as of environments' own
 _LONGEST_TEXT = 1000
+_GAVE_NONE = "it gave None"
 
 Rewards = dict[str, float]
 """By name, without weights."""
@@ -121,9 +122,6 @@ class Scorer:
                 return call.failed(_GAVE_NONE)
             found[call.name] = value
         return found
-
-
-_GAVE_NONE = "it gave None"
 
 
 class _Call:

@@ -21,7 +21,9 @@ TASK = Task("t", {"text": "12"})
 class World:
     """One group in the air, and all that was concluded of it."""
 
-    def __init__(self, hook=nothing, *, version=None, retry=lambda member, attempt: False):
+    def __init__(
+        self, hook=nothing, *, version=None, retry=lambda member, attempt: False, scorer=None
+    ):
         self.books = Books()
         self.sample = Script(turn("1"), seconds=1.0)
         self.flight = Flight()
@@ -32,6 +34,7 @@ class World:
             RENDERER,
             self.sample,
             RolloutConfig(group_size=3, max_episodes=8, env_deadline_seconds=50.0),
+            scorer,
         )
         self.group = Group(rollout, TASK, 7, version)
 

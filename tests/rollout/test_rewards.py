@@ -7,7 +7,6 @@ import trio
 
 from headrace.envs import Message, Reward
 from headrace.envs.rewards import Scorer
-from headrace.pipeline.rollout.comparison import Comparison
 from headrace.pipeline.rollout.episode import Episode, EpisodeIdentity, Rollout
 from headrace.pipeline.text.renderer import CharacterRenderer, TextConfig
 from headrace.pipeline.types import EpisodeFailure, FailureKind, Trajectory
@@ -98,18 +97,10 @@ def test_an_episode_that_is_stopped_while_it_is_scored_is_cancelled():
 # Groups ------------------------------------------------------------------------------------
 
 
-class Compared(World):
-    """A group of three whose members are compared by `function`."""
-
-    def __init__(self, function, *, retry=lambda member, attempt: False, **options):
-        super().__init__(retry=retry, **options)
-        scorer = Scorer([Reward("compared", function, of="group", deadline_seconds=5.0)])
-        rollout = self.group._rollout
-        self.group._comparison = Comparison(scorer, self.group.task, rollout.config.group_size)
-
-    @property
-    def outcomes(self):
-        return [(member, attempt, type(outcome)) for member, attempt, outcome in self.concluded]
+def compared(function, **options):
+    """Return a group of three whose members are compared by `function`."""
+    reward = Reward("compared", function, of="group", deadline_seconds=5.0)
+    return World(scorer=Scorer([reward]), **options)
 
 
 async def ranks(episodes):
@@ -118,7 +109,7 @@ async def ranks(episodes):
 
 
 def test_members_are_compared_when_the_last_has_ended():
-    world = Compared(ranks).run(0, 1, 2)
+    world = compared(ranks).run(0, 1, 2)
     trajectories = world.group.collect((0, 1, 2)).trajectories
     assert [each.rewards["compared"] for each in trajectories] == [0.0, 1.0, 2.0]
     assert [each.reward for each in trajectories] == [
@@ -133,12 +124,13 @@ def test_a_member_without_a_score_is_tried_again_and_compared_with_those_that_wa
         calls.append(len(episodes))
         return [1.0, None if len(calls) == 1 else 2.0, 3.0]
 
-    world = Compared(function, retry=lambda member, attempt: (member, attempt) == (1, 0)).run(
+    world = compared(function, retry=lambda member, attempt: (member, attempt) == (1, 0)).run(
         0, 1, 2
     )
     assert calls == [3, 3]
-    assert world.outcomes[0] == (1, 0, EpisodeFailure)
-    assert set(world.outcomes[1:]) == {(0, 0, Trajectory), (1, 1, Trajectory), (2, 0, Trajectory)}
+    outcomes = [(member, attempt, type(outcome)) for member, attempt, outcome in world.concluded]
+    assert outcomes[0] == (1, 0, EpisodeFailure)
+    assert set(outcomes[1:]) == {(0, 0, Trajectory), (1, 1, Trajectory), (2, 0, Trajectory)}
     assert world.flight.failures == {"reward_error": 1}
 
 
@@ -146,11 +138,7 @@ def test_survivors_are_compared_without_those_that_are_lost():
     async def function(episodes):
         return [None] + [float(len(episodes))] * (len(episodes) - 1)
 
-    world = Compared(function)
-    world.group._comparison._scorer = Scorer(
-        [Reward("compared", once(function), of="group", deadline_seconds=5.0)]
-    )
-    world.run(0, 1, 2)
+    world = compared(once(function)).run(0, 1, 2)
     ended = {member: outcome for member, _, outcome in world.concluded}
     assert isinstance(ended[0], EpisodeFailure)
     assert [ended[member].rewards["compared"] for member in (1, 2)] == [2.0, 2.0]
@@ -179,7 +167,7 @@ def test_a_group_that_is_stopped_lets_its_waiting_members_go(when):
         await trio.sleep(when)
         world.group.stop("over_age")
 
-    world = Compared(function)
+    world = compared(function)
     world.run(0, 1, 2, meanwhile=stop)
     assert world.concluded == []
 
@@ -192,5 +180,5 @@ def test_books_are_balanced_when_a_run_is_cancelled_in_a_comparison():
     async def function(episodes):
         await trio.sleep_forever()
 
-    world = Compared(function).run(0, 1, 2, meanwhile=cancel)
+    world = compared(function).run(0, 1, 2, meanwhile=cancel)
     assert world.concluded == []
