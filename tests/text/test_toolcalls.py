@@ -72,6 +72,8 @@ WRONG = [
     ("qwen3_coder", called("<function=add>"), "malformed", ""),
     ("qwen3_coder", called("<function=></function>"), "missing_name", ""),
     ("qwen3_coder", called("add(1)"), "malformed", ""),
+    ("qwen3_coder", "<function=add><parameter=>1</parameter></function>", "malformed", "add"),
+    ("glm", called("add<arg_key></arg_key><arg_value>1</arg_value>"), "malformed", "add"),
     ("qwen3_coder", called("<function=add>x</function>"), "malformed", ""),
     (
         "qwen3_coder",

@@ -95,7 +95,10 @@ def _by_schema(call: CallText, context: Context, name: str, *, optional: bool) -
 def _draft(name: str, pairs: Iterable[tuple[str, Any]]) -> Draft:
     name = required_name(name)
     try:
-        return Draft(name, unique(pairs))
+        arguments = unique(pairs)
+        if "" in arguments:
+            raise CallFault("malformed", "an argument has no name")
+        return Draft(name, arguments)
     except CallFault as fault:
         raise fault.named(name) from None
 
