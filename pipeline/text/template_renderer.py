@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...envs.messages import Message
+from ...envs.messages import Message, ToolCall
 from ..errors import ConfigError
 from ..types import FinishReason
 from .chat_format import QUESTION, ChatFormat
@@ -22,6 +22,7 @@ from .tokenizer import Tokenizer
 from .toolcalls import FORMATS, Format, detect_format, parse_turn
 from .veil import lift
 
+_CALL = ToolCall("zqtoolqz", {"word": "zqwordqz"})
 # Tokens that end a turn of the models that have them, whether or not the template writes them.
 _CLOSING_TOKENS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>")
 
@@ -68,8 +69,8 @@ class TemplateRenderer:
         variables: dict[str, Any] = {**source.special_texts, **self._config.variables}
         template = ChatTemplate(source.template, variables, date=date)
         self._chat = prove(template, tokenizer, self._tools)
-        self._format = self._tool_format(source.template)
         self._opening = self._opening_ids()
+        self._format = self._tool_format(source.template)
         self._stop_ids = self._all_stop_ids(source.stop_ids)
 
     @property
@@ -200,7 +201,30 @@ class TemplateRenderer:
             return FORMATS[name]
         if not self._chat.writer.abilities.tools:
             return FORMATS["hermes"]
-        return FORMATS[detect_format(template, self._tokenizer.specials) or "hermes"]
+        known = detect_format(template, self._tokenizer.specials)
+        written = self._written_call()
+        names = [*([known] if known else []), *FORMATS]
+        found = next((name for name in names if self._reads(written, FORMATS[name])), known)
+        if written and found is None and self._tools:
+            raise ConfigError(
+                f"the chat template writes a call as {self.text(written)[:200]!r}, which no tool "
+                "format here reads; choose the one that the model uses by chat.tool_format, or "
+                "add it (docs/tool_calls.md)"
+            )
+        return FORMATS[found or "hermes"]
+
+    def _written_call(self) -> list[int]:
+        """Return a made-up call as the template writes it; empty where it can't be said so."""
+        for reasoning in ("", "zqthoughtqz"):
+            try:
+                return self.turn(Message("assistant", "", (_CALL,), reasoning))[:-1]
+            except (ConfigError, TemplateRefusal):
+                continue
+        return []
+
+    def _reads(self, written: Sequence[int], one: Format) -> bool:
+        calls = parse_turn(written, one, self._tokenizer, prompt=self._opening).calls
+        return [(call.status, call.arguments) for call in calls] == [("ok", _CALL.arguments)]
 
     def _opening_ids(self) -> list[int]:
         """Return the ids of the generation prompt, which may open the reasoning."""

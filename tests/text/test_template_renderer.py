@@ -209,6 +209,27 @@ def test_several_answers_where_a_turn_has_one_call() -> None:
     assert text.count("ipython") == 2
 
 
+def test_a_format_without_signs_is_found_by_what_it_reads() -> None:
+    """The template writes calls as Llama does, and says nothing of them that only Llama's does."""
+    bare = KEEPING.replace("<tool_call>\n", "").replace("\n</tool_call>", "")
+    renderer = make(bare.replace('"arguments": ', '"parameters": '))
+    ids = renderer.turn(Message("assistant", "", (ToolCall("add", {"a": 12}),)))
+    (call,) = renderer.parse(ids).tool_calls
+    assert (call.name, call.arguments, call.status) == ("add", {"a": 12}, "ok")
+
+
+def test_calls_that_no_format_reads_are_refused_where_there_are_tools() -> None:
+    strange = KEEPING.replace("<tool_call>", "!call ").replace("</tool_call>", "!end")
+    tokenizer = HubTokenizer(
+        definition("byte-level", (entry("<|im_start|>"), entry("<|im_end|>")))
+    )
+    source = TemplateSource(strange, {})
+    with pytest.raises(ConfigError, match=r"writes a call as '!call .*which no tool format here"):
+        TemplateRenderer(tokenizer, source, [ADD])
+    TemplateRenderer(tokenizer, source, [ADD], TemplateConfig(tool_format="hermes"))
+    TemplateRenderer(tokenizer, source)
+
+
 def test_the_date_is_the_one_given() -> None:
     assert "02 Mar 2027" in make(LLAMA, date="2027-03-02").text(
         make(LLAMA, date="2027-03-02").prompt([Message("user", "q")])
