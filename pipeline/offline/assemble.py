@@ -7,6 +7,7 @@ from typing import Any
 
 from ..algorithms.distillation import divergence
 from ..errors import ConfigError
+from ..learner.distillation import Teacher
 from ..learner.optimizer import make_optimizer
 from ..learner.precision import computed_in
 from ..models.model import Forward
@@ -34,7 +35,7 @@ from .objectives import (
     teacher_tokens,
 )
 from .sources import Source, open_source, split
-from .start import Teacher, load_start_policy, load_teacher, renderer_for
+from .start import load_start_policy, renderer_for, stored_teacher
 from .stream import RowStream
 
 CHECKED_ROWS = 64
@@ -148,12 +149,11 @@ def _objectives(
         return partial(sft_objective, forward=forward), partial(sft_measurement, forward=forward)
     assert teacher is not None, "a distillation has a teacher"
     config = recipe.distill
-    entries = min(vocab_size, teacher.model.vocab_size)
     teach = partial(
         teacher_tokens,
-        forward=computed_in(teacher.model.forward, recipe.learner.compute_type),
-        k=min(config.top_k, entries),
-        entries=entries,
+        forward=computed_in(teacher.forward, recipe.learner.compute_type),
+        k=min(config.top_k, vocab_size),
+        entries=vocab_size,  # the teacher may have more rows
         temperature=config.temperature,
     )
     distill = partial(
@@ -167,7 +167,7 @@ def _objectives(
 
 
 def _teacher(recipe: OfflineRecipe, policy: Policy) -> Teacher | None:
-    return load_teacher(recipe.distill, policy) if isinstance(recipe, DistillRecipe) else None
+    return stored_teacher(recipe.distill, policy) if isinstance(recipe, DistillRecipe) else None
 
 
 def _reader(recipe: OfflineRecipe, renderers: Renderers) -> Reader[Any]:

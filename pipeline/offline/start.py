@@ -8,6 +8,7 @@ from functools import partial
 import jax
 
 from ..errors import ConfigError
+from ..learner.distillation import Teacher
 from ..models.adapted import adapted_model, merged_params
 from ..models.frozen import freeze
 from ..models.lora import init_lora
@@ -15,11 +16,10 @@ from ..models.model import Model, decoder_model
 from ..models.parameters import Params
 from ..policy import Policy, TextFiles, load_policy
 from ..policy.renderer import make_schema_renderer
+from ..policy.teacher import load_teacher
 from ..text.conversation import ToolSchema
 from ..text.renderer import CharacterRenderer, Renderer
 from .config import DistillConfig, OfflineRecipe
-
-PROBE = "The 2 quick brown foxes, naïve & 東京 \n\tdef f(x): return x**2  # 1234567890"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,18 +37,6 @@ class Start:
     model: Model
     trained: Params
     frozen: Params | None
-
-
-@dataclass(frozen=True, eq=False)
-class Teacher:
-    """A policy that is followed.
-
-    Attributes:
-      params: as they are stored.
-    """
-
-    model: Model
-    params: Params
 
 
 def load_start_policy(recipe: OfflineRecipe) -> Policy:
@@ -102,28 +90,13 @@ def finisher(start: Start, recipe: OfflineRecipe) -> Callable[[Params], Policy]:
     return finish
 
 
-def load_teacher(config: DistillConfig, student: Policy) -> Teacher:
-    """Load a teacher.
+def stored_teacher(config: DistillConfig, student: Policy) -> Teacher:
+    """Load a teacher, its weights stored as the settings say.
 
     Raises:
       ConfigError: where it can't be loaded, or has other tokens than the student.
     """
-    policy = load_policy(config.teacher)
-    if not _same_tokens(policy, student):
-        raise ConfigError(
-            f"the teacher {config.teacher!r} has other tokens than the policy, so their "
-            "distributions can't be compared; choose a teacher with the same tokenizer"
-        )
+    setting = "distill.teacher"
+    policy = load_teacher(config.teacher, student.text, student.vocab_size, setting=setting)
     model = decoder_model(policy.config, policy.vocab_size)
-    return Teacher(model, freeze(policy.params, config.teacher_weights))
-
-
-def _same_tokens(teacher: Policy, student: Policy) -> bool:
-    """Compare two text sides: what each id stands for, and how a text is cut."""
-    one, other = teacher.text, student.text
-    if not (isinstance(one, TextFiles) and isinstance(other, TextFiles)):
-        return one == other and teacher.vocab_size == student.vocab_size
-    left, right = one.tokenizer, other.tokenizer
-    both = range(min(left.vocab_size, right.vocab_size))
-    same = all(left.token_bytes(index) == right.token_bytes(index) for index in both)
-    return same and left.encode(PROBE) == right.encode(PROBE)
+    return Teacher(model.forward, freeze(policy.params, config.teacher_weights))

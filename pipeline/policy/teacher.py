@@ -10,13 +10,20 @@ from .record import Policy, TextFiles
 from .save import POLICY_FOLDER
 
 
-def load_teacher(path: str, text: TextFiles | TextConfig | None, vocab_size: int) -> Policy:
+def load_teacher(
+    path: str,
+    text: TextFiles | TextConfig | None,
+    vocab_size: int,
+    *,
+    setting: str = "distillation.teacher",
+) -> Policy:
     """Load a teacher for a student.
 
     Args:
       path: as for `load_policy`, or a run directory that has kept its policy.
       text: the text side of the student.
       vocab_size: of the student.
+      setting: where the path was given.
 
     Raises:
       ConfigError: where it can't be loaded, or its token ids mean something else.
@@ -28,7 +35,7 @@ def load_teacher(path: str, text: TextFiles | TextConfig | None, vocab_size: int
         problem = f"it knows {teacher.vocab_size} token ids of the student's {vocab_size}"
     if problem is not None:
         raise ConfigError(
-            f"distillation.teacher {path!r} must have the student's tokenizer, but {problem}; "
+            f"{setting} {path!r} must have the student's tokenizer, but {problem}; "
             "choose a teacher of the same family, or a run with the same [text]"
         )
     return teacher
