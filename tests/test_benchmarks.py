@@ -27,11 +27,11 @@ def load(name: str):
     return importlib.import_module(name)
 
 
-def run_command(*arguments: str) -> dict:
+def run_command(*arguments: str, script: str = "sampler.py") -> dict:
     """Run the command as its reader would, and return what it writes."""
     root = FOLDER.parent
     run = subprocess.run(
-        [sys.executable, str(FOLDER / "sampler.py"), *arguments],
+        [sys.executable, str(FOLDER / script), *arguments],
         cwd=root,
         env={"PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu", "HOME": "/nonexistent"},
         capture_output=True,
@@ -64,6 +64,33 @@ def test_the_command_reports_every_case_and_its_peer(tmp_path):
     assert report["times_peers"] == {"smoke/2": pytest.approx(case["tokens_per_cpu_second"] / 2)}
     (reported,) = report["peers"]
     assert reported["results"] == result["results"]
+
+
+@pytest.mark.slow
+def test_the_learners_command_reports_costs_memory_and_its_peer(tmp_path):
+    peer = tmp_path / "peer.py"
+    result = {"results": {"smoke": {"step_cpu_s_min": 640.0}}}
+    peer.write_text(f"print('RESULT ' + {json.dumps(result)!r})\n")
+    report = run_command(
+        *("--models", "smoke", "--rows", "4", "--row-tokens", "16", "--microbatch-rows", "2"),
+        *("--rounds", "1", "--peer", f"{sys.executable} {peer}"),
+        script="learner.py",
+    )
+    case = report["smoke"]
+    assert case["tokens_per_cpu_second"] == pytest.approx(64 / case["step_cpu_seconds"])
+    # Parameters, two moments of each, and some counters.
+    assert case["state_mib"] * 2**20 == pytest.approx(3 * 4 * case["parameters"], abs=100)
+    assert case["temporary_mib"] > 4 * case["parameters"] / 2**20  # at least the gradient
+    assert report["times_peers"] == {"smoke": pytest.approx(640 / case["step_cpu_seconds"])}
+
+
+def test_the_learners_batch_is_a_quarter_prompt():
+    learner = load("learner")
+    batch = learner.draw_batch(learner.parse(["--rows", "4", "--microbatch-rows", "2"]))
+    assert batch.tokens.shape == (2, 2, 256)
+    assert batch.loss_mask.mean() == 0.75
+    assert not batch.loss_mask[..., :64].any()
+    assert (np.ptp(batch.advantages[..., 64:], axis=-1) == 0).all()
 
 
 def test_a_peer_without_a_result_is_an_error_that_says_what_it_wrote():

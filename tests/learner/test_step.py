@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -122,6 +124,36 @@ def test_law_10_12_packed_and_padded_rows_give_the_same_gradient(loss):
     padded = type(packed)(*padded, microbatches=np.array(1, np.int32))
     assert padded.tokens.shape == packed.tokens.shape
     assert_same_update(gradient(padded, loss)[0], gradient(packed, loss)[0])
+
+
+def one_a_row(items, used):
+    """The items padded, not packed: each in a row of its own."""
+    nothing = toy_batch([], microbatches=1, rows=32 - len(items))
+    alone = [toy_batch([item], microbatches=1, rows=1) for item in items]
+    parts = zip(*(batch[:-2] for batch in (*alone, nothing)), strict=True)
+    arrays = [np.concatenate(part, axis=1).reshape(4, 8, 12) for part in parts]
+    return spread(type(nothing)(*arrays, microbatches=np.array(4, np.int32)), used)
+
+
+@settings(max_examples=10)
+@given(
+    lengths=st.lists(st.integers(2, 12), max_size=16),
+    used=st.sampled_from([1, 2, 4]),
+    packed=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_law_12_however_sequences_lie_the_gradient_is_the_same(lengths, used, packed, seed):
+    """Drawn lengths, also none; any number of microbatches, packed or not, in any order."""
+    loss, items = LOSSES["grpo"], toy_items(lengths, seed)
+    batch = spread(toy_batch(items), used) if packed else one_a_row(items, used)
+    order = np.random.default_rng(seed).permutation(8 * used)
+    order = np.concatenate([order, np.arange(8 * used, 32)])
+    found, metrics = gradient(rows_of(batch, order), loss)
+    expected, expected_metrics = gradient(toy_batch(items), loss)
+    assert_same_update(found, expected)
+    for name in ("loss", "tokens", "skipped"):
+        np.testing.assert_allclose(metrics[name], expected_metrics[name], rtol=1e-5, atol=1e-6)
+    assert bool(metrics["skipped"]) == (not items)
 
 
 def test_law_12_the_shape_of_the_rows_changes_no_gradient():
