@@ -28,6 +28,7 @@ def whole_softmax(hidden, head, targets, temperature):
     return logprobs, -jnp.sum(jnp.exp(scores) * scores, axis=-1)
 
 
+@partial(quick_jit, static_argnums=0)
 def drawn(seed=0):
     keys = jax.random.split(jax.random.key(seed), 3)
     hidden = 3.0 * jax.random.normal(keys[0], (ROWS, TOKENS, WIDTH))
