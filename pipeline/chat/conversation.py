@@ -11,7 +11,7 @@ import numpy as np
 
 from ...envs.messages import Message, ToolCall
 from ...envs.tools import Tool, answer_call
-from ..errors import check
+from ..errors import ConfigError, check
 from ..models.config import StoredWeights
 from ..text.renderer import Renderer
 from ..text.template_config import TemplateConfig
@@ -102,7 +102,18 @@ class Conversation:
 
         Returns:
           What came back, in order: turns of the policy, and the tools' answers between them.
+
+        Raises:
+          ConfigError, ValueError: for what the policy's format can't write; then nothing was said.
         """
+        before = len(self.ids)
+        try:
+            return await self._exchange(text)
+        except (ConfigError, ValueError):
+            del self.ids[before:]
+            raise
+
+    async def _exchange(self, text: str) -> list[Spoken]:
         messages: Sequence[Message] = (Message("user", text),)
         spoken: list[Spoken] = []
         for _ in range(1 + MAX_TOOL_ROUNDS):

@@ -7,6 +7,7 @@ import trio
 
 from ...envs.messages import ToolCall
 from ...envs.tools import Tool
+from ..errors import ConfigError
 from ..text.renderer import Renderer
 from ..types import Completion
 from .conversation import ChatConfig, Conversation, Speaker, Spoken
@@ -51,11 +52,19 @@ async def converse(
             case text if text.startswith("/"):
                 write(HELP)
             case text:
-                for spoken in await conversation.say(text):
-                    write(describe(spoken, speaker.renderer, config))
+                for shown in await _say(conversation, text, config):
+                    write(shown)
                 if conversation.over:
                     write(f"({conversation.over}; this conversation is over)")
                     conversation = conversation.next()
+
+
+async def _say(conversation: Conversation, text: str, config: ChatConfig) -> list[str]:
+    try:
+        turns = await conversation.say(text)
+    except (ConfigError, ValueError) as error:
+        return [f"(this can't be said: {error})"]
+    return [describe(turn, conversation.speaker.renderer, config) for turn in turns]
 
 
 def describe(spoken: Spoken, renderer: Renderer, config: ChatConfig) -> str:

@@ -28,3 +28,5 @@ def _read_line() -> str | None:
         return input("> ")
     except EOFError:
         return None
+    except UnicodeDecodeError:
+        return ""  # what isn't text says nothing

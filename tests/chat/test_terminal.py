@@ -70,6 +70,15 @@ def test_a_new_conversation_forgets_and_draws_anew():
     assert first.key != second.key
 
 
+def test_what_cannot_be_said_is_not_said_and_the_conversation_goes_on():
+    scripted = Scripted("a")
+    refused, said = talk(scripted, "東京", "x")
+    assert "this can't be said: the character '東' (U+6771) is not in the alphabet" in refused
+    assert said == "a"
+    (request,) = scripted.requests
+    assert request.tokens.tolist() == RENDERER.prompt([Message("user", "x")])
+
+
 def test_a_turn_that_is_cut_ends_the_conversation():
     config = ChatConfig(max_turn_tokens=2)
     shown = talk(Scripted("abcdef", "b"), "x", "y", config=config)
