@@ -15,7 +15,7 @@ def alarms(numbers: Mapping[str, float]) -> dict[str, str]:
 
     Args:
       numbers: of the learner (`importance_ess`, `update_norm`, `moved_share`) and the batch
-        (`flat_share` of the groups, `members` of the largest group).
+        (`flat_share` of the groups, `members` of the largest group); `teacher_kl` with a teacher.
 
     Example:
       >>> alarms({"importance_ess": 0.07})["ess"][:43]
@@ -34,6 +34,8 @@ def alarms(numbers: Mapping[str, float]) -> dict[str, str]:
             "is below the resolution of their type (bfloat16 keeps 8 bits); train in float32, or "
             "raise --learner.learning-rate"
         )
+    if "teacher_kl" in numbers:  # a teacher teaches groups without any difference, too
+        return found
     if numbers.get("members", 2) == 1:
         found["lone"] = (
             "every group has a single member, so a comparison within groups gives no advantage; "

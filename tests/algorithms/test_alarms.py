@@ -36,3 +36,7 @@ def test_an_alarm_says_what_is_wrong_and_what_to_do(name, numbers, text):
 
 def test_an_update_that_was_skipped_is_no_alarm():
     assert alarms(FINE | {"update_norm": 0.0, "moved_share": 0.0}) == {}
+
+
+def test_with_a_teacher_groups_without_a_difference_are_no_alarm():
+    assert alarms(FINE | {"members": 1, "flat_share": 1.0, "teacher_kl": 0.3}) == {}
