@@ -4,6 +4,10 @@ Invariant: logits exist for one tile at a time, forward and backward, so the mem
 head and its gradient does not grow with the vocabulary. Sums over the entries run on from tile
 to tile, relative to the largest logit so far (an online softmax).
 
+On a mesh the vocabulary may lie in parts on several devices (`OutputHead.parts`). A tile has as
+many entries of each part, and all sums are kept by part until the last tile: so no entry is sent
+from device to device, and none waits for another one inside of the loop over tiles.
+
 Reference: Milakov & Gimelshein 2018, "Online normalizer calculation for softmax", algorithm 3;
   Wijmans et al. 2024, "Cut your losses in large-vocabulary language models" (backward in tiles).
 """
@@ -16,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..models.head import CappedHead, Head
+from ..models.head import Head, OutputHead, as_output_head
 from ..models.head import logits as head_logits
 
 _LOWEST = -1e30  # below every logit, and finite: a product with 0 stays 0
@@ -53,7 +57,7 @@ class Scores(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """Over the entries so far, f32[R, n] each.
+    """Over the entries so far of each of G parts, for m tokens: f32[G, m] each.
 
     Attributes:
       largest: logit m.
@@ -69,13 +73,13 @@ class _Sums(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """Entries of the vocabulary that are looked at together.
+    """Entries of the vocabulary that are looked at together, v of each of G parts.
 
     The last tile begins early enough to be a whole one; what was seen before is not new.
 
     Attributes:
-      start: i32[], the first entry.
-      entries: i32[1, 1, v].
+      start: i32[], the first entry in each part.
+      entries: i32[G, 1, v].
       new: bool[1, 1, v].
     """
 
@@ -85,7 +89,7 @@ class _Tile(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many they are: v."""
+        """How many they are in each part: v."""
         return self.entries.shape[-1]
 
 
@@ -104,7 +108,7 @@ def score_targets(
 
     Args:
       hidden: f[R, N, D]; `hidden[r, n]` predicts `targets[r, n]`.
-      head: f[V, D], or a `CappedHead`.
+      head: f[V, D], or an `OutputHead`.
       targets: i32[R, N] in 0..V-1.
       temperature: > 0; logits are divided by it, as the sampler does.
 
@@ -120,7 +124,7 @@ def score_targets(
 @dataclass(frozen=True)
 class _Rule:
     temperature: float
-    entries: int
+    entries: int  # of all parts together
     tokens: int  # n, of each row
 
 
@@ -149,19 +153,21 @@ def _is_primal(leaf: Any) -> bool:
 def _scores(hidden: jax.Array, head: Head, targets: jax.Array, rule: _Rule) -> Scores:
     def chunk(part: tuple[jax.Array, jax.Array]) -> Scores:
         hidden, targets = part
+        states = _for_parts(hidden, head)
 
         def add(index: jax.Array, sums: _Sums) -> _Sums:
             tile = _tile(index, head, rule)
-            logits = _logits(hidden, _cut(head, tile), rule)
+            logits = _logits(states, _cut(head, tile), rule)
             return _added(sums, logits, tile, targets)
 
-        nothing = jnp.zeros(targets.shape, jnp.float32)
+        nothing = jnp.zeros((_parts(head), targets.size), jnp.float32)
         start = _Sums(jnp.full_like(nothing, _LOWEST), nothing, nothing, nothing)
-        sums = lax.fori_loop(0, _num_tiles(head, rule), add, start)
+        sums = _of_all_parts(lax.fori_loop(0, _num_tiles(head, rule), add, start))
         spread = jnp.log(sums.mass)
         normaliser = sums.largest + spread
         entropy = spread - sums.moment / sums.mass
-        return Scores(sums.chosen - normaliser, entropy, normaliser)
+        scores = Scores(sums.chosen - normaliser, entropy, normaliser)
+        return Scores(*(score.reshape(targets.shape) for score in scores))
 
     chunks = lax.map(chunk, (_split(hidden, rule), _split(targets, rule)))
     return Scores(*(_join(part, targets.shape[1]) for part in chunks))
@@ -173,12 +179,31 @@ def _added(sums: _Sums, logits: jax.Array, tile: _Tile, targets: jax.Array) -> _
     below = logits - largest[..., None]
     mass, shift = jnp.exp(below), sums.largest - largest
     shrunk = jnp.exp(shift)
-    hit = _hits(tile, targets)
+    hit = _hits(tile, _of_every_entry(targets))
     return _Sums(
         largest,
-        sums.mass * shrunk + jnp.sum(mass, axis=-1),
-        (sums.moment + sums.mass * shift) * shrunk + jnp.sum(mass * below, axis=-1),
-        sums.chosen + jnp.sum(jnp.where(hit, logits, 0.0), axis=-1),
+        sums.mass * shrunk + _sum_of_entries(mass),
+        (sums.moment + sums.mass * shift) * shrunk + _sum_of_entries(mass * below),
+        sums.chosen + _sum_of_entries(jnp.where(hit, logits, 0.0)),
+    )
+
+
+def _sum_of_entries(of_entries: jax.Array) -> jax.Array:
+    """Sum [G, m, v] to [G, m]: as one matrix, since XLA's CPU code is slow for a G of 1."""
+    sums = jnp.sum(of_entries.reshape(-1, of_entries.shape[-1]), axis=-1)
+    return sums.reshape(of_entries.shape[:-1])
+
+
+def _of_all_parts(sums: _Sums) -> _Sums:
+    """Add up the parts: f32[m] each."""
+    largest = jnp.max(sums.largest, axis=0)
+    shift = sums.largest - largest[None]
+    shrunk = jnp.exp(shift)
+    return _Sums(
+        largest,
+        jnp.sum(sums.mass * shrunk, axis=0),
+        jnp.sum((sums.moment + sums.mass * shift) * shrunk, axis=0),
+        jnp.sum(sums.chosen, axis=0),
     )
 
 
@@ -195,7 +220,7 @@ def _score_backward(rule: _Rule, kept: Any, gradients: Any) -> tuple[Any, Any, N
     hidden, head, targets, scores, learns = kept
     nothing = jnp.zeros(targets.shape, jnp.float32)
     given = _Gradients(targets, scores, *(nothing if _is_zero(g) else g for g in gradients))
-    start = None if learns is None else jnp.zeros(_matrix(head).shape, jnp.float32)
+    start = None if learns is None else jnp.zeros(_by_part(head).shape, jnp.float32)
 
     def chunk(of_head: Any, part: tuple[jax.Array, _Gradients]) -> tuple[Any, jax.Array]:
         hidden, given = part
@@ -203,79 +228,114 @@ def _score_backward(rule: _Rule, kept: Any, gradients: Any) -> tuple[Any, Any, N
         def add(index: jax.Array, totals: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
             of_hidden, of_head = totals
             tile = _tile(index, head, rule)
-            logits, pull_back = jax.vjp(partial(_logits, rule=rule), hidden, _cut(head, tile))
+            logits, pull_back = jax.vjp(partial(_logits, rule=rule), states, _cut(head, tile))
             more_hidden, more_head = pull_back(_of_logits(logits, tile, given))
             if of_head is not None:
-                of_head = _add_rows(of_head, _matrix(more_head), tile)
+                of_head = _add_rows(of_head, more_head.matrix, tile)
             return of_hidden + more_hidden.astype(jnp.float32), of_head
 
-        none_yet = jnp.zeros(hidden.shape, jnp.float32)
+        states = _for_parts(hidden, head)
+        none_yet = jnp.zeros(states.shape, jnp.float32)
         of_hidden, of_head = lax.fori_loop(0, _num_tiles(head, rule), add, (none_yet, of_head))
-        return of_head, of_hidden.astype(hidden.dtype)
+        of_tokens = jnp.sum(of_hidden, axis=0).reshape(hidden.shape)
+        return of_head, of_tokens.astype(hidden.dtype)
 
     parts = jax.tree.map(partial(_split, rule=rule), (hidden, given))
     total, of_hidden = lax.scan(chunk, start, parts)
-    of_head = None if total is None else _with_matrix(head, total.astype(_matrix(head).dtype))
-    return _join(of_hidden, targets.shape[1]), of_head, None
+    return _join(of_hidden, targets.shape[1]), _like_head(total, head), None
 
 
 def _of_logits(logits: jax.Array, tile: _Tile, given: _Gradients) -> jax.Array:
     """Compute `g_y (1[y] - p) - g_H p (log p + H)`: the gradient of each logit of a tile."""
-    logprobs = logits - given.scores.normaliser[..., None]
-    surprise = given.of_entropy[..., None] * (logprobs + given.scores.entropy[..., None])
-    pushed = jnp.exp(logprobs) * (given.of_logprobs[..., None] + surprise)
-    pulled = jnp.where(_hits(tile, given.targets), given.of_logprobs[..., None], 0.0)
+    targets, scores, of_logprobs, of_entropy = jax.tree.map(_of_every_entry, given)
+    logprobs = logits - scores.normaliser
+    pushed = jnp.exp(logprobs) * (of_logprobs + of_entropy * (logprobs + scores.entropy))
+    pulled = jnp.where(_hits(tile, targets), of_logprobs, 0.0)
     return jnp.where(tile.new, pulled - pushed, 0.0)
+
+
+def _of_every_entry(of_tokens: jax.Array) -> jax.Array:
+    """Set [R, n] beside the entries of every part: [1, m, 1]."""
+    return of_tokens.reshape(1, -1, 1)
 
 
 _score.defvjp(_score_forward, _score_backward, symbolic_zeros=True)
 
 
-def _logits(hidden: jax.Array, head: Head, rule: _Rule) -> jax.Array:
-    # A product of two plain matrices, whose backward pass is quicker on CPU.
-    logits = head_logits(hidden.reshape(-1, hidden.shape[-1]), head) / rule.temperature
-    return logits.reshape(*hidden.shape[:-1], -1)
+def _logits(hidden: jax.Array, head: OutputHead, rule: _Rule) -> jax.Array:
+    """Multiply states [G, m, D] by the entries [G, v, D] of their part: f32[G, m, v]."""
+    return jax.vmap(head_logits)(hidden, head) / rule.temperature
 
 
 def _tile(index: jax.Array, head: Head, rule: _Rule) -> _Tile:
-    size = min(rule.entries, _entries(head))
+    parts, length, _ = _by_part(head).shape
+    size = _tile_size(head, rule)
     wanted = index * size
-    start = jnp.minimum(wanted, _entries(head) - size)
-    entries = start + jnp.arange(size, dtype=jnp.int32)[None, None]
-    return _Tile(start, entries, entries >= wanted)
+    start = jnp.minimum(wanted, length - size)
+    places = start + jnp.arange(size, dtype=jnp.int32)
+    first = length * jnp.arange(parts, dtype=jnp.int32)
+    return _Tile(start, first[:, None, None] + places[None, None], (places >= wanted)[None, None])
 
 
 def _hits(tile: _Tile, targets: jax.Array) -> jax.Array:
-    """Tell which new entries are the targets: bool[R, n, v]."""
-    hits: jax.Array = (targets[..., None] == tile.entries) & tile.new
+    """Tell which new entries are the targets, i32[1, m, 1]: bool[G, m, v]."""
+    hits: jax.Array = (targets == tile.entries) & tile.new
     return hits
 
 
 def _num_tiles(head: Head, rule: _Rule) -> int:
-    return -(-_entries(head) // rule.entries)
+    return -(-(_entries(head) // _parts(head)) // _tile_size(head, rule))
+
+
+def _tile_size(head: Head, rule: _Rule) -> int:
+    """Count a tile's entries of each part: v."""
+    parts = _parts(head)
+    return max(1, min(rule.entries, _entries(head)) // parts)
 
 
 def _entries(head: Head) -> int:
-    return int(_matrix(head).shape[0])
+    return int(as_output_head(head).matrix.shape[0])
 
 
-def _matrix(head: Head) -> jax.Array:
-    matrix: jax.Array = head.matrix if isinstance(head, CappedHead) else head
-    return matrix
+def _parts(head: Head) -> int:
+    return as_output_head(head).parts
 
 
-def _with_matrix(head: Head, matrix: jax.Array) -> Head:
-    return replace(head, matrix=matrix) if isinstance(head, CappedHead) else matrix
+def _for_parts(hidden: jax.Array, head: Head) -> jax.Array:
+    """Give every part the states [R, n, D]: [G, m, D], products of two plain matrices for each.
+
+    Their backward pass is quicker on CPU, and sums over matrices are than those over more axes.
+    """
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    return jnp.broadcast_to(flat, (_parts(head), *flat.shape))
 
 
-def _cut(head: Head, tile: _Tile) -> Head:
-    rows = lax.dynamic_slice_in_dim(_matrix(head), tile.start, tile.size)
-    return _with_matrix(head, rows)
+def _by_part(head: Head) -> jax.Array:
+    """Give the matrix as [G, V / G, D]."""
+    matrix = as_output_head(head).matrix
+    by_part: jax.Array = matrix.reshape(_parts(head), -1, matrix.shape[-1])
+    return by_part
+
+
+def _like_head(total: jax.Array | None, head: Head) -> Head | None:
+    """Give the gradient f32[G, V / G, D] the form and the type of its head."""
+    if total is None:
+        return None
+    matrix = as_output_head(head).matrix
+    summed = total.reshape(matrix.shape).astype(matrix.dtype)
+    return replace(head, matrix=summed) if isinstance(head, OutputHead) else summed
+
+
+def _cut(head: Head, tile: _Tile) -> OutputHead:
+    """Cut a tile's entries [G, v, D] out of the head."""
+    rows = lax.dynamic_slice_in_dim(_by_part(head), tile.start, tile.size, axis=1)
+    return replace(as_output_head(head), matrix=rows)
 
 
 def _add_rows(total: jax.Array, more: jax.Array, tile: _Tile) -> jax.Array:
-    summed = lax.dynamic_slice_in_dim(total, tile.start, tile.size) + more.astype(jnp.float32)
-    return lax.dynamic_update_slice_in_dim(total, summed, tile.start, axis=0)
+    before = lax.dynamic_slice_in_dim(total, tile.start, tile.size, axis=1)
+    summed = before + more.astype(jnp.float32)
+    return lax.dynamic_update_slice_in_dim(total, summed, tile.start, axis=1)
 
 
 def _is_zero(gradient: Any) -> bool:

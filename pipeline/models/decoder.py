@@ -9,7 +9,7 @@ from jax import lax
 
 from .attention import capped
 from .config import ModelConfig
-from .head import CappedHead, Head
+from .head import Head, OutputHead
 from .layer import Attend, Cache, layer, model_norm
 from .matrices import Matrix, multiply
 from .packed import attend_packed
@@ -31,6 +31,7 @@ def forward(
     config: ModelConfig,
     remat: Remat = "none",
     experts: jax.Array | None = None,
+    vocab_parts: int = 1,
 ) -> tuple[jax.Array, Head]:
     """Run packed rows through the decoder; differentiable.
 
@@ -43,10 +44,12 @@ def forward(
       remat: what the backward pass computes again; see `remat.rematerialised`.
       experts: int[R, T, L, k], for a mixture of experts: which ones the sampler took, and
         `NOT_RECORDED` for a token where the router shall choose; None lets it for all.
+      vocab_parts: see `OutputHead.parts`.
 
     Returns:
       hidden [R, T, D] after the last norm, and the head [V, D], so that logits are
-      `hidden @ head.T`; where the family caps them, a `CappedHead`. `head.logits` takes both.
+      `hidden @ head.T`; an `OutputHead` where the family caps them, or the vocabulary has parts.
+      `head.logits` takes both.
     """
     both = rotations(positions, config)
     attend = attend_packed(segment_ids)
@@ -68,9 +71,8 @@ def forward(
     by_layer = None if experts is None else jnp.moveaxis(experts, 2, 0)
     layers = (params["layers"], jnp.array(windowed) if differ else None, by_layer)
     x, _ = lax.scan(rematerialised(one_layer, remat), embedded, layers, unroll=unroll)
-    return model_norm(x, params["final_norm"], config, axis=-1), _capped(
-        output_head(params), config
-    )
+    hidden = model_norm(x, params["final_norm"], config, axis=-1)
+    return hidden, _head(params, config, vocab_parts)
 
 
 def forward_cached(
@@ -157,6 +159,7 @@ def _scaled(embedded: jax.Array, config: ModelConfig) -> jax.Array:
     return embedded if scale == 1 else embedded * scale
 
 
-def _capped(head: Any, config: ModelConfig) -> Any:
-    cap = config.traits.logit_cap
-    return head if cap is None else CappedHead(head, cap)
+def _head(params: Params, config: ModelConfig, parts: int) -> Head:
+    matrix, cap = output_head(params), config.traits.logit_cap
+    plain = cap is None and parts == 1
+    return matrix if plain else OutputHead(matrix, cap, parts)

@@ -25,7 +25,7 @@ Tree = Any  # parameters, as the model's own functions know them
 
 Forward = Callable[[Tree, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Head]]
 """`forward(params, tokens i32[R, T], positions i32[R, T], segment_ids i32[R, T])` gives hidden
-states [R, T, D] and the output head [V, D], or a `CappedHead`, both of the parameters' type;
+states [R, T, D] and the output head [V, D], or an `OutputHead`, both of the parameters' type;
 finite everywhere, also in padding. A token sees itself and those before it in its segment;
 segment 0 is padding. Where a batch has a record of experts, `experts=i16[R, T, L, k]` follows:
 see `Routed`."""
@@ -171,21 +171,30 @@ class Model:
     cut: Mapping[str, int] = field(default_factory=dict)
 
 
-def decoder_model(config: ModelConfig, vocab_size: int, *, remat: Remat = "none") -> Model:
+def decoder_model(
+    config: ModelConfig, vocab_size: int, *, remat: Remat = "none", vocab_parts: int = 1
+) -> Model:
     """Describe this package's decoder.
 
     Args:
       remat: see `remat.rematerialised`.
+      vocab_parts: the size of the learner's tensor axis, where it has a mesh; it must divide the
+        vocabulary. See `OutputHead.parts`.
+
+    Raises:
+      ConfigError: for parts of unequal sizes.
 
     Example:
       >>> model = decoder_model(ModelConfig(num_layers=3), vocab_size=17)
       >>> jax.eval_shape(model.init, jax.random.key(0))["embedding"].shape
       (17, 64)
     """
+    even = vocab_parts >= 1 and vocab_size % vocab_parts == 0
+    check(even, "vocab_parts", vocab_parts, f"a divisor of the vocabulary's {vocab_size} entries")
     return Model(
         vocab_size=vocab_size,
         init=partial(init, config, vocab_size),
-        forward=partial(forward, config=config, remat=remat),
+        forward=partial(forward, config=config, remat=remat, vocab_parts=vocab_parts),
         cached=Cached(
             shape=attention_shape(config),
             forward=partial(forward_cached, config=config),

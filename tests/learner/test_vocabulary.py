@@ -1,17 +1,21 @@
 """Scores in tiles: those of the whole softmax, with its gradients, in memory that stays flat."""
 
+import re
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from headrace.pipeline.learner.vocabulary import TileSize, score_targets
-from headrace.pipeline.models.head import CappedHead, logits
+from headrace.pipeline.models.head import OutputHead, logits
+from headrace.sharding.mesh import FSDP, TENSOR, make_mesh
 from tests.learner.toy import quick_jit
 
-ROWS, TOKENS, ENTRIES, WIDTH = 2, 5, 13, 3
+ROWS, TOKENS, ENTRIES, WIDTH = 2, 5, 12, 3
 FLAT_ROWS, FLAT_TOKENS = 2, 256
 
 
@@ -47,13 +51,19 @@ plain_gradients = both_gradients(partial(whole_softmax, temperature=0.7))
 
 
 @pytest.mark.parametrize(
-    ("tile", "capped"),
-    [(TileSize(1, 1), False), (TileSize(5, 30), True), (TileSize(20, 10**6), False)],
-    ids=["one logit", "uneven", "all at once"],
+    ("tile", "cap", "parts"),
+    [
+        (TileSize(1, 1), None, 1),
+        (TileSize(5, 30), 2.5, 1),
+        (TileSize(20, 10**6), None, 1),
+        (TileSize(7, 30), None, 3),
+        (TileSize(1, 1), 2.5, 12),
+    ],
+    ids=["one logit", "uneven", "all at once", "uneven in parts", "one logit of each part"],
 )
-def test_tiles_of_any_size_change_neither_values_nor_gradients(tile, capped):
+def test_tiles_of_any_size_change_neither_values_nor_gradients(tile, cap, parts):
     hidden, matrix, targets = drawn()
-    head = CappedHead(matrix, 2.5) if capped else matrix
+    head = matrix if cap is None and parts == 1 else OutputHead(matrix, cap, parts)
     found = both_gradients(partial(score_targets, temperature=0.7, tile=tile))
     for left, right in zip(
         jax.tree.leaves(found(hidden, head, targets)),
@@ -101,3 +111,24 @@ def test_memory_stays_flat_as_the_vocabulary_grows():
 
 def test_a_frozen_head_gets_no_gradient_and_no_memory_for_it():
     assert compiled(150_000, head_learns=False).temp_size_in_bytes < 2**20
+
+
+def test_a_vocabulary_cut_over_a_mesh_stays_where_it_is():
+    """Devices exchange sums over tokens; entries, or their gradients, never."""
+    mesh = make_mesh(jax.devices(), {FSDP: 2, TENSOR: 4})
+    cut, whole = NamedSharding(mesh, P(TENSOR)), NamedSharding(mesh, P())
+    entries, parts = 256, 4
+
+    def total(hidden, matrix, targets):
+        head = OutputHead(matrix, parts=parts)
+        return weighted(score_targets(hidden, head, targets, tile=TileSize(32, 64)))
+
+    places = (whole, cut, whole)
+    step = jax.jit(jax.grad(total, argnums=(0, 1)), in_shardings=places, out_shardings=places[:2])
+    shapes = [(ROWS, TOKENS, WIDTH), (entries, WIDTH), (ROWS, TOKENS)]
+    types = [jnp.float32, jnp.float32, jnp.int32]
+    operands = [jax.ShapeDtypeStruct(*both) for both in zip(shapes, types, strict=True)]
+    text = step.lower(*operands).compile().as_text()
+    sent = re.findall(r"= \S+ (all-gather|all-to-all|collective-permute|reduce-scatter)\(", text)
+    assert not sent, "only sums are exchanged"
+    assert "all-reduce" in text
