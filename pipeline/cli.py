@@ -4,6 +4,8 @@ The commands are in `commands`; each is imported only when it is asked for, sinc
 seconds to import and not all need it.
 """
 
+import os
+import platform
 import signal
 import sys
 import time
@@ -12,6 +14,7 @@ from importlib.metadata import version
 from typing import NoReturn
 
 from .commands.messages import give_up_output, mistake
+from .xla_flags import same_bits_in_every_row
 
 USAGE = """\
 usage: headrace COMMAND
@@ -54,6 +57,9 @@ NEEDED = {
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    os.environ["XLA_FLAGS"] = same_bits_in_every_row(
+        os.environ.get("XLA_FLAGS", ""), machine=platform.machine(), jax_version=version("jax")
+    )
     try:
         if given[:1] in (["simulate"], ["tune"]):  # only in a process of its own
             from .simulate.timers import collect_rarely

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import platform
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -10,9 +11,14 @@ import hypothesis
 import jax
 import pytest
 
+from headrace.pipeline.xla_flags import same_bits_in_every_row
+
 _TRIO_WORKER = "Trio thread"
 
-# Both must be set before the first device is used.
+# All must be set before the first device is used.
+os.environ["XLA_FLAGS"] = same_bits_in_every_row(
+    os.environ.get("XLA_FLAGS", ""), machine=platform.machine(), jax_version=jax.__version__
+)
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

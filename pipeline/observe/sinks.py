@@ -32,8 +32,8 @@ class Sink(Protocol):
 class JsonlSink:
     """Appends each record to a file as one line of JSON.
 
-    A line is given to the operating system in one piece, so a run that is killed leaves
-    whole lines.
+    A line is given to the operating system in one piece, so a run that is killed leaves whole
+    lines; only of a last one longer than a page of memory the system may have taken a part.
     """
 
     def __init__(self, path: Path):

@@ -49,7 +49,8 @@ def run_all(
         on_done()
 
     with _pool(min(workers, len(items))) as pool:
-        futures = [pool.submit(function, item) for item in items]
+        with _interrupts_afterwards():
+            futures = [pool.submit(function, item) for item in items]
         for future in futures:
             future.add_done_callback(note)
         return [future.result() for future in futures]
@@ -73,6 +74,22 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
             ) from error
         raise
     pool.shutdown()
+
+
+@contextmanager
+def _interrupts_afterwards() -> Iterator[None]:
+    """Let Ctrl-C wait: in the middle of starting its processes a pool can't be shut down."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals come to the main thread
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _begin_worker() -> None:

@@ -67,6 +67,28 @@ def test_a_worker_that_dies_is_an_error_that_says_what_to_do():
         run_all(die, range(2), workers=2, on_done=ignore)
 
 
+class Interrupting(list):
+    """Items at the first of which Ctrl-C comes, while the pool is being filled."""
+
+    def __init__(self, items):
+        super().__init__(items)
+        self.given = 0
+
+    def __iter__(self):
+        signal.raise_signal(signal.SIGINT)
+        for item in super().__iter__():
+            self.given += 1
+            yield item
+
+
+def test_an_interrupt_waits_until_the_pool_can_be_shut_down():
+    items = Interrupting([1, 2, 3])
+    with pytest.raises(KeyboardInterrupt):
+        run_all(square, items, workers=2, on_done=ignore)
+    assert items.given == 3
+    assert not multiprocessing.active_children()
+
+
 PROGRAM = """
 import sys
 sys.path[:0] = [{tests!r}]

@@ -1,0 +1,31 @@
+"""Flags of XLA that must be set in the environment before JAX is first used.
+
+On processors with AVX-512, XLA's code for exp, log or tanh may give the last elements of an
+array, which don't fill a vector, another last bit than the same values in front of them. Then a
+row's bits depend on its place, and law 7 doesn't hold. With instructions up to AVX2 it does.
+"""
+
+_FLAG = "--xla_cpu_max_isa"
+_MACHINES = ("x86_64", "AMD64")
+_TOO_NEW = (0, 13)  # an XLA that doesn't know a flag ends the process: later ones weren't tried
+
+
+def same_bits_in_every_row(flags: str, *, machine: str, jax_version: str) -> str:
+    """Give the value of XLA_FLAGS under which places in an array don't change bits on a CPU.
+
+    Products of matrices aren't concerned: their code is chosen in another way.
+
+    Args:
+      flags: the present value; a flag in it is left as it is.
+      machine: of `platform.machine()`.
+
+    Example:
+      >>> same_bits_in_every_row("--a=1", machine="x86_64", jax_version="0.10.2")
+      '--a=1 --xla_cpu_max_isa=AVX2'
+      >>> same_bits_in_every_row("--a=1", machine="aarch64", jax_version="0.10.2")
+      '--a=1'
+    """
+    major, minor = map(int, jax_version.split(".")[:2])
+    if _FLAG in flags or machine not in _MACHINES or (major, minor) >= _TOO_NEW:
+        return flags
+    return f"{flags} {_FLAG}=AVX2".strip()
