@@ -124,7 +124,6 @@ def test_tasks_that_are_no_sequence_are_refused(split, capsys, tmp_path, monkeyp
 
 def test_a_warm_start_without_a_script_is_refused(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(ROOT)
     recipe = str(ROOT / "examples/reverse.toml")
     text = mistake(capsys, "train", recipe, "--warm-start.steps", "5")
     assert "set --warm-start.steps 0" in text

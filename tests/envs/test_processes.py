@@ -28,12 +28,6 @@ from tests.fakes.faulty_env import HUGE_BYTES, Faulty
 from tests.fakes.sync_env import GIVE_UP_SECONDS, TURN, until, wait_until
 
 
-@pytest.fixture(autouse=True)
-def _children_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Children get this process's path, where the plain command pytest leaves out the tests."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2])
-
-
 PATIENCE = 3 * GIVE_UP_SECONDS  # starting interpreters on a loaded machine
 
 

@@ -17,11 +17,6 @@ from headrace.pipeline.simulate.workers import run_all
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(autouse=True)
-def workers_find_the_tests(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT)  # pytest itself doesn't need it there
-
-
 def square(number, *, fails_at=None):
     """What the workers call; they import it from here."""
     if number == fails_at:
