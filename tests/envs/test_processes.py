@@ -27,7 +27,6 @@ from headrace.envs.process_output import LINES_PER_EPISODE
 from tests.fakes.faulty_env import HUGE_BYTES, Faulty
 from tests.fakes.sync_env import GIVE_UP_SECONDS, TURN, until, wait_until
 
-
 PATIENCE = 3 * GIVE_UP_SECONDS  # starting interpreters on a loaded machine
 
 
