@@ -195,6 +195,7 @@ class AuditedSandbox:
         deadline: float | None = None,
     ) -> Result:
         """Run a program and record how it ended; a cancelled one is recorded as such."""
+        given = _digests(program, stdin, files or {})
         began = time.monotonic()
         result = Result("killed", cause="cancelled")
         try:
@@ -202,19 +203,19 @@ class AuditedSandbox:
                 program, stdin=stdin, files=files, limits=limits, deadline=deadline
             )
         except trio.Cancelled:
-            self._record(program, limits, began, result)
+            self._record(given, limits, began, result)
             raise
-        self._record(program, limits, began, result)
+        self._record(given, limits, began, result)
         return result
 
     def _record(
-        self, program: Program, limits: Limits | None, began: float, result: Result
+        self, given: Mapping[str, Any], limits: Limits | None, began: float, result: Result
     ) -> None:
         self._log.record(
             {
                 **self._common,
                 "exec_id": result.exec_id,
-                "program": _digest(program if isinstance(program, str) else list(program)),
+                **given,
                 "limits": asdict(limits or self._config.limits),
                 "began": began,
                 "ended": time.monotonic(),
@@ -238,6 +239,15 @@ class AuditedSandbox:
     async def close(self) -> None:
         """End what runs and remove everything; again does nothing."""
         await self._inside.close()
+
+
+def _digests(program: Program, stdin: bytes, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return hashes of all that is run: a program may be in any of the three."""
+    return {
+        "program": _digest(program if isinstance(program, str) else list(program)),
+        "stdin": hashlib.sha256(stdin).hexdigest(),
+        "files": {path: hashlib.sha256(data).hexdigest() for path, data in files.items()},
+    }
 
 
 def _digest(value: Any) -> str:

@@ -38,6 +38,7 @@ def settings(config: SandboxConfig, run: str) -> dict[str, Any]:
         **common_settings(config, run),
         "bwrap": find_bwrap(),
         "visible": visible,
+        "hidden": _installed_packages(),
         "links": links,
     }
 
@@ -97,6 +98,14 @@ def _standard_library() -> list[str]:
     prefix = Path(sys.base_prefix).resolve()
     # An interpreter of its own has its shared libraries beside the standard library.
     return [str(folder)] if prefix == Path("/usr") else [str(prefix / "lib")]
+
+
+def _installed_packages() -> list[str]:
+    """Return the folders beside the standard library in which packages are installed."""
+    shown = [Path(folder) for folder in _standard_library()]
+    above = [folder for one in shown for folder in (one, *sorted(one.glob("python*")))]
+    named = [folder / name for folder in above for name in ("site-packages", "dist-packages")]
+    return [str(folder) for folder in named if folder.is_dir()]
 
 
 def _library_folders() -> list[str]:

@@ -12,4 +12,4 @@ from .config import SandboxConfig
 
 def settings(config: SandboxConfig, run: str) -> dict[str, Any]:
     """Return what a supervisor needs to know; see `bwrap.settings`."""
-    return {**common_settings(config, run), "bwrap": "", "visible": [], "links": []}
+    return {**common_settings(config, run), "bwrap": "", "visible": [], "hidden": [], "links": []}

@@ -59,6 +59,7 @@ class Host:
             bwrap=of["bwrap"],
             python=of["python"],
             visible=of["visible"],
+            hidden=of["hidden"],
             links=[(target, link) for target, link in of["links"]],
             disk_bytes=of["disk_bytes"],
             seccomp=filter_fd,

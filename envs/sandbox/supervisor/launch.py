@@ -23,6 +23,7 @@ class Walls:
       bwrap: its path.
       python: the interpreter's path, the same inside.
       visible: folders and files to show, read-only, at their own paths.
+      hidden: folders in them to show empty, but for what is visible inside of these.
       links: pairs of a target and the link's path inside.
       disk_bytes: of the one writable folder.
       seccomp: a descriptor of the filter; None where the machine has none.
@@ -32,6 +33,7 @@ class Walls:
     bwrap: str
     python: str
     visible: Sequence[str]
+    hidden: Sequence[str]
     links: Sequence[tuple[str, str]]
     disk_bytes: int
     seccomp: int | None
@@ -61,8 +63,17 @@ def inside_walls(walls: Walls, info: int, program: Sequence[str]) -> list[str]:
 
 def _files(walls: Walls) -> list[str]:
     command = ["--size", str(_ROOT_BYTES), "--tmpfs", "/"]
+    inside = [path for path in walls.visible if _is_in_any(path, walls.hidden)]
     for path in walls.visible:
-        command += [*_folders_above(path), "--ro-bind", path, path]
+        if path not in inside:
+            command += [*_folders_above(path), "--ro-bind", path, path]
+    for folder in walls.hidden:
+        command += ["--size", str(_ROOT_BYTES), "--perms", "0755", "--tmpfs", folder]
+    for path in inside:
+        command += ["--ro-bind", path, path]
+    for folder in walls.hidden:
+        if folder not in inside:
+            command += ["--remount-ro", folder]
     for target, link in walls.links:
         command += [*_folders_above(link), "--symlink", target, link]
     command += ["--proc", "/proc", "--size", str(_ROOT_BYTES), "--tmpfs", "/dev"]
@@ -72,6 +83,10 @@ def _files(walls: Walls) -> list[str]:
     command += ["--size", str(walls.disk_bytes), "--perms", "1777", "--tmpfs", WORK]
     command += ["--symlink", WORK, "/tmp", "--remount-ro", "/dev", "--remount-ro", "/"]
     return [*command, "--chdir", WORK]
+
+
+def _is_in_any(path: str, folders: Sequence[str]) -> bool:
+    return any(PurePosixPath(path).is_relative_to(folder) for folder in folders)
 
 
 def _folders_above(path: str) -> list[str]:

@@ -80,11 +80,10 @@ def test_everything_holds_for_nobody(folder: Path) -> None:
         pytest.skip(f"nobody can't use the interpreter or namespaces here: {told.stderr[-300:]}")
     assert "memory='polled', processes='rlimit'" in told.stdout
     assert "b'1000" in told.stdout
-    tests = [
-        f"tests/envs/sandbox/test_{name}.py" for name in ("escapes", "exhaustion", "lifetime")
-    ]
+    names = ("contract", "escapes", "exhaustion", "lifetime")
+    tests = [f"tests/envs/sandbox/test_{name}.py" for name in names]
     options = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder)]
-    chosen = ["-k", "not without_walls and not rlimit", "-m", "not slow"]
+    chosen = ["-k", "not without_walls and not rlimit"]  # the slow ones, too
     more = ["--confcutdir", "tests/envs/sandbox", "--import-mode=importlib", "-W", "ignore"]
     ran = as_nobody(folder, "-m", "pytest", *options, *chosen, *more, *tests)
     assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]

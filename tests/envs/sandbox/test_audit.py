@@ -102,6 +102,23 @@ def test_every_call_of_a_run_is_recorded_without_its_content(path: Path) -> None
     assert verify_log(path).records == 4
 
 
+def test_what_is_given_beside_the_program_is_recorded_too(path: Path) -> None:
+    config = require("bwrap")
+
+    async def main() -> None:
+        with AuditLog(path, "run") as log, audit_to(log):
+            async with open_sandbox(config) as box:
+                for word in (b"1", b"2"):
+                    await box.exec(["python3", "x.py"], stdin=word, files={"x.py": word})
+
+    trio.run(main)
+    first, second = (json.loads(line) for line in path.read_text().splitlines())
+    assert first["program"] == second["program"]
+    assert first["stdin"] != second["stdin"]
+    assert first["files"].keys() == second["files"].keys() == {"x.py"}
+    assert first["files"] != second["files"]
+
+
 def test_a_log_without_a_record_leaves_no_file(path: Path) -> None:
     write(path, 0)
     assert not path.exists()

@@ -92,6 +92,15 @@ for pid in (name for name in os.listdir('/proc') if name.isdigit()):
     if {SECRET!r}.encode() in content:
         found.append(pid)
 """),
+    "installed_packages": _check("""
+import sysconfig
+library = sysconfig.get_path("stdlib")
+for name in ("site-packages", "dist-packages"):
+    folder = os.path.join(library, name)
+    if os.path.isdir(folder) and os.listdir(folder):
+        found.append(f"{folder}: {os.listdir(folder)[:3]}")
+    refused(f"write in {folder}", lambda: open(os.path.join(folder, "x.py"), "w"))
+"""),
     "other_processes": _check(
         "found += [name for name in os.listdir('/proc') if name.isdigit() and int(name) > 9]"
     ),
