@@ -1,8 +1,9 @@
 """Flags of XLA that must be set in the environment before JAX is first used.
 
-On processors with AVX-512, XLA's code for exp, log or tanh may give the last elements of an
-array, which don't fill a vector, another last bit than the same values in front of them. Then a
-row's bits depend on its place, and law 7 doesn't hold. With instructions up to AVX2 it does.
+XLA's code for exp, log or tanh may give an element of an array another last bit than the same
+value at another place. Where that happens in the sampler, a row's bits depend on its place, and
+law 7 doesn't hold: so with JAX 0.12 on a processor with AVX-512. With instructions up to AVX2
+that wasn't seen any more, with JAX 0.10 neither with nor without them in the sampler's programs.
 """
 
 _FLAG = "--xla_cpu_max_isa"
@@ -11,7 +12,7 @@ _TOO_NEW = (0, 13)  # an XLA that doesn't know a flag ends the process: later on
 
 
 def same_bits_in_every_row(flags: str, *, machine: str, jax_version: str) -> str:
-    """Give the value of XLA_FLAGS under which places in an array don't change bits on a CPU.
+    """Give the value of XLA_FLAGS under which law 7 was found to hold on x86.
 
     Products of matrices aren't concerned: their code is chosen in another way.
 

@@ -5,7 +5,7 @@ elsewhere. Each request has an `id` and an `op`; each has exactly one answer wit
 
 | op | fields of the request | fields of the answer |
 |---|---|---|
-| `hello` | `token`, `settings` | `guarantees` |
+| `hello` | `settings` | `guarantees` |
 | `open` | `box` | |
 | `exec` | `box`, `argv` or `code`, `stdin`, `files`, `limits` | those of a result |
 | `read` | `box`, `path`, `max_bytes` | `data` |

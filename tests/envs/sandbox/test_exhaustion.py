@@ -1,7 +1,7 @@
 """What hostile or careless code uses up, and what it leaves running.
 
 Each check says which ends count as held. Where the kernel can't enforce a limit on this
-machine, the sandbox must say so, and then the check is what a look every 0.1 s can do.
+machine, the check is what a look every 0.1 s can do.
 """
 
 from dataclasses import replace
