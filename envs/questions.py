@@ -1,19 +1,20 @@
 """Questions that a policy answers with the help of tools; the game of several built-in tasks.
 
-The first messages ask. A turn with tool calls reads their answers; a turn without any is the final
-answer, with reward 1 if it is right and 0 otherwise. Each call, right or wrong, costs one of
-`max_calls` and nothing else; one more ends the episode with 0. Info: `success`, and `tool_used`
-(1 once a tool has answered a call that wasn't wrong).
+The first messages ask. A turn with tool calls, which run at once, reads their answers in order; a
+turn without any is the final answer, with reward 1 if it is right and 0 otherwise. Each call,
+right or wrong, costs one of `max_calls` and nothing else; one more ends the episode with 0. Info:
+`success`, and `tool_used` (1 once a tool has answered a call that wasn't wrong).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from .base import StepResult, Task
-from .messages import Message, ToolCall
-from .tools import Tool, answer_call
+from .messages import Message
+from .tool_env import as_messages, call_all
+from .tools import Tool, ToolResult
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,14 @@ class QuestionEnv:
         self._calls += len(message.tool_calls)
         if self._calls > self._questions.max_calls:
             return self._end(success=False)
-        answers = [await self._call(call) for call in message.tool_calls]
-        return StepResult(tuple(answers), info=self._info(success=False))
+        results = await call_all(message.tool_calls, self._questions.tools)
+        self._tool_used = self._tool_used or not all(result.is_error for result in results)
+        told = as_messages(message.tool_calls, [self._told(result) for result in results])
+        return StepResult(tuple(told), info=self._info(success=False))
 
-    async def _call(self, call: ToolCall) -> Message:
-        result = await answer_call(call, self._questions.tools)
-        self._tool_used = self._tool_used or not result.is_error
-        told = self._questions.error_word if result.is_error else ""
-        return Message("tool", told or result.content, name=call.name, tool_call_id=call.id)
+    def _told(self, result: ToolResult) -> ToolResult:
+        word = self._questions.error_word if result.is_error else ""
+        return replace(result, content=word or result.content)
 
     def _end(self, *, success: bool) -> StepResult:
         return StepResult(reward=float(success), terminated=True, info=self._info(success=success))

@@ -53,6 +53,19 @@ def json_schema(hint: Any) -> Mapping[str, Any]:
     raise TypeError(f"a tool's parameter must be {_SUPPORTED}; got {hint!r}")
 
 
+def json_default(value: Any) -> Mapping[str, Any]:
+    """Return what a schema says of a default: nothing where JSON has no such value.
+
+    Example:
+      >>> json_default([1, None]), json_default({1})
+      ({'default': [1, None]}, {})
+    """
+    try:
+        return {"default": json.loads(json.dumps(value, allow_nan=False, default=_enum_value))}
+    except (TypeError, ValueError, RecursionError):
+        return {}
+
+
 def convert(value: Any, hint: Any) -> Any:
     """Return a JSON value as the hinted type; an integer is a valid float, nothing else bends.
 
@@ -144,6 +157,12 @@ def _choices(hint: Any) -> tuple[Any, ...]:
     if typing.get_origin(hint) is Literal:
         return typing.get_args(hint)
     return tuple(_enum_values(hint))
+
+
+def _enum_value(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    raise TypeError(f"JSON has no {value!r:.100}")
 
 
 def _enum_values(hint: Any) -> Mapping[Any, enum.Enum]:

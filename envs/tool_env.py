@@ -35,10 +35,11 @@ async def answer_calls(calls: Sequence[ToolCall], tools: Sequence[Tool]) -> list
       Exception: what `Tool.__call__` raises, of the first call that fails; the others are
         cancelled.
     """
-    return _messages(calls, await _results(calls, tools))
+    return as_messages(calls, await call_all(calls, tools))
 
 
-async def _results(calls: Sequence[ToolCall], tools: Sequence[Tool]) -> list[ToolResult]:
+async def call_all(calls: Sequence[ToolCall], tools: Sequence[Tool]) -> list[ToolResult]:
+    """Answer the calls of a turn like `answer_calls`; return what the tools gave."""
     results: dict[int, ToolResult] = {}
     failures: list[Exception] = []
 
@@ -57,7 +58,8 @@ async def _results(calls: Sequence[ToolCall], tools: Sequence[Tool]) -> list[Too
     return [results[place] for place in range(len(calls))]
 
 
-def _messages(calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> list[Message]:
+def as_messages(calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> list[Message]:
+    """Return the results as the policy reads them, each for its call."""
     return [
         Message("tool", result.content, name=call.name, tool_call_id=call.id)
         for call, result in zip(calls, results, strict=True)
@@ -138,9 +140,9 @@ class ToolEnv:
             return StepResult(terminated=True, info=self._info(finished=False))
         if self._calls > self._max_calls:
             return StepResult(truncated=True, info=self._info(finished=False))
-        results = await _results(calls, self.tools)
+        results = await call_all(calls, self.tools)
         self._errors += sum(result.is_error for result in results)
-        return StepResult(tuple(_messages(calls, results)), info=self._info(finished=False))
+        return StepResult(tuple(as_messages(calls, results)), info=self._info(finished=False))
 
     def _info(self, *, finished: bool) -> dict[str, float]:
         return {

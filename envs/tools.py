@@ -6,7 +6,6 @@ tool's own code is a fault of the infrastructure and goes on up, unless it is a 
 to tell the model, or of a kind that the tool names in `errors`.
 """
 
-import enum
 import inspect
 import json
 import math
@@ -21,7 +20,7 @@ import trio
 from trio.lowlevel import RunVar
 
 from .messages import CallStatus, ToolCall
-from .schema import ArgumentError, convert, convert_text, json_schema
+from .schema import ArgumentError, convert, convert_text, json_default, json_schema
 from .worker_threads import ThreadCall, ThreadStatistics, WorkerThreads
 
 RESULT_CHARACTERS = 16_384
@@ -282,11 +281,8 @@ def _make(function: Callable[..., Any], **options: Unpack[_Options]) -> Tool:
 
 def _notes(description: str | None, default: Any) -> dict[str, Any]:
     """Return what a schema says of a parameter beside its type."""
-    plain = default.value if isinstance(default, enum.Enum) else default
     notes: dict[str, Any] = {} if description is None else {"description": description}
-    if isinstance(plain, str | int | float | bool):  # None is what "may be left out" says
-        notes["default"] = plain
-    return notes
+    return notes if default is inspect.Parameter.empty else {**notes, **json_default(default)}
 
 
 def describe_problem(call: ToolCall) -> str:

@@ -24,6 +24,9 @@ _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[4]); "
     f"from {__package__}.process_worker import main; main()"
 )
+# Else sets of text have another order in each process, and what is drawn from them with one seed
+# is another question in each.
+_SAME_HASHES = ("/usr/bin/env", "PYTHONHASHSEED=0")
 _LAST_OUTPUT_SECONDS = 0.5  # a child that left the group may hold the pipe open
 _END_SECONDS = 5.0  # a killed process is gone in milliseconds, unless the kernel holds it
 _READ_BYTES = 1 << 18
@@ -193,7 +196,7 @@ async def start_process(name: str) -> WorkerProcess:
 async def _open_process(name: str, connection: int, lifeline: int) -> trio.Process:
     arguments = [name, str(connection), str(lifeline), json.dumps(sys.path)]
     return await trio.lowlevel.open_process(
-        [sys.executable, "-c", _BOOT, *arguments],
+        [*_SAME_HASHES, sys.executable, "-c", _BOOT, *arguments],
         pass_fds=[connection, lifeline],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -2,14 +2,27 @@
 
 import math
 import string
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.envs import Message, StepResult, Task, ToolCall
-from headrace.envs.lookup import _KEYS, _STRIDE, CHAT, SPEC, TOOL, search, tasks, value_of
+from headrace.envs import Message, StepResult, Task, ToolCall, tool
+from headrace.envs.lookup import (
+    _KEYS,
+    _STRIDE,
+    CHAT,
+    QUESTIONS,
+    SPEC,
+    TOOL,
+    search,
+    tasks,
+    value_of,
+)
+from headrace.envs.questions import QuestionEnv
 
 TASK = Task("kfa", {"key": "kfa"})
 CALL = Message("assistant", "search(kfa)", (ToolCall("search", argument="kfa"),))
@@ -41,6 +54,27 @@ def test_other_queries_find_none(query: str) -> None:
     assert first.messages == (Message("tool", "none", name="search"),)
     assert second.messages == (Message("tool", f"kfa={value_of('kfa')}", name="search"),)
     assert (end.reward, end.info) == (1.0, {"success": 1.0, "tool_used": 1.0})
+
+
+def test_the_calls_of_a_turn_run_at_once_and_are_answered_in_order() -> None:
+    began: list[str] = []
+    both = trio.Event()
+
+    @tool(deadline_seconds=5.0)
+    async def wait(name: str) -> str:
+        began.append(name)
+        if len(began) == 2:
+            both.set()
+        await both.wait()
+        return name
+
+    calls = [ToolCall("wait", {"name": name}, id=name) for name in "ab"]
+    turn = Message("assistant", "", (calls[0], ToolCall("fly"), calls[1]))
+    make = partial(QuestionEnv, replace(QUESTIONS, tools=(wait,), max_calls=3))
+    (result,) = play(turn, make=make)
+    told = [(message.tool_call_id, message.content) for message in result.messages]
+    assert told == [("a", "a"), ("", "none"), ("b", "b")]
+    assert result.info == {"success": 0.0, "tool_used": 1.0}
 
 
 def test_a_chat_model_reads_what_is_wrong_and_may_answer_in_a_sentence() -> None:

@@ -130,6 +130,17 @@ def test_warm_processes_serve_the_next_episode_until_they_are_recycled() -> None
     run_long(main)
 
 
+def test_sets_have_the_same_order_in_every_process() -> None:
+    make = in_processes(Faulty, processes=3)
+
+    async def main() -> None:
+        async with make() as one, make() as two, make() as three:
+            said = [await env.reset(Task("a set"), 0) for env in (one, two, three)]
+        assert said[0] == said[1] == said[2]
+
+    run_long(main)
+
+
 def test_a_warm_process_that_dies_is_replaced_and_each_writes_lines(capfd) -> None:
     make = in_processes(Faulty, processes=1, name="Talker")
 

@@ -356,13 +356,39 @@ class Color(enum.Enum):
     BLUE = "blue"
 
 
+def test_the_schema_says_every_default_that_json_has() -> None:
+    def paint(
+        at: list[int] = [1, 2],  # noqa: B006
+        colors: list[Color] = [Color.RED],  # noqa: B006
+        options: dict = {"deep": [None]},  # noqa: B006
+        layer: int | None = None,
+        width: float = float("inf"),
+        name: str = ("no", {1}),
+    ) -> str:
+        return ""
+
+    about = tool(paint)
+    defaults = {
+        key: value.get("default", ...) for key, value in about.parameters["properties"].items()
+    }
+    assert defaults == {
+        "at": [1, 2],
+        "colors": ["red"],
+        "options": {"deep": [None]},
+        "layer": None,
+        "width": ...,
+        "name": ...,
+    }
+    assert about.parameters["required"] == []
+
+
 def test_an_enum_is_given_by_value_and_taken_as_a_member() -> None:
     def paint(color: Color = Color.BLUE, other: Color | None = None) -> str:
         return f"{color.name}, {other}"
 
     assert tool(paint).parameters["properties"] == {
         "color": {"enum": ["red", "blue"], "default": "blue"},
-        "other": {"anyOf": [{"enum": ["red", "blue"]}, {"type": "null"}]},
+        "other": {"anyOf": [{"enum": ["red", "blue"]}, {"type": "null"}], "default": None},
     }
     assert answer(ToolCall("paint", {"color": "red"}), paint).content == "RED, None"
     assert answer(ToolCall("paint", {"color": "RED"}), paint).content == (

@@ -118,6 +118,8 @@ class Faulty:
     def reset(self, task: Task, seed: int) -> Sequence[Message]:
         self.faults = dict(task.data)
         self._fault("reset")
+        if task.id == "a set":
+            return [Message("user", "".join({*"abcdefghij"}))]
         return [Message("user", f"{task.id} {seed} {os.getpid()} {self.opened}")]
 
     def step(self, message: Message) -> StepResult:
