@@ -4,13 +4,9 @@ The only place that knows which implementation stands behind each stage.
 """
 
 import random
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
-
-import jax
 
 from ..envs.base import Split, Task
 from ..envs.builtin import build_env
@@ -30,20 +26,18 @@ from .learner.distillation import Teacher
 from .learner.optimizer import make_optimizer
 from .learner.precision import computed_in
 from .learner.service import Learner, UpdateRule
-from .models.adapted import adapted_model, merged_params
-from .models.frozen import freeze
-from .models.lora import init_lora
+from .models.adapted import adapted_model
 from .models.model import Model, decoder_model
-from .models.parameters import Params
 from .offline.sft import demonstrations, render, sft_learner
-from .policy import Policy, TextFiles, load_policy
+from .policy import Policy, TextFiles
 from .policy.renderer import make_renderer
+from .policy.start import Start, load_start
 from .policy.teacher import load_teacher
 from .prompts import TaskStream, check_tasks, load_tasks
 from .rollout.episode import Rollout
 from .sampler.layout import check_windows
 from .sampler.service import NativeSampler
-from .text.renderer import CharacterRenderer, Renderer
+from .text.renderer import Renderer
 from .types import TrainBatch, TrajectoryGroup
 from .weight_sync import Convert, compile_convert, compile_lora_convert
 
@@ -57,7 +51,7 @@ class Parts:
     Attributes:
       train_tasks: what `tasks` draws from, and the warm start's scripts are about.
       held_out: the tasks of the evaluations.
-      pretrained: what the run starts from; None draws parameters from its seed.
+      policy: what the run starts from; one without parameters has them drawn from the run's seed.
       decoder: the model without adapters.
       model: what learner and sampler compute, with adapters where they are trained.
       teacher: a frozen policy for the distillation; None without one.
@@ -70,22 +64,10 @@ class Parts:
     held_out: Sequence[Task]
     sampler: NativeSampler
     rollout: Rollout
-    pretrained: Policy | None
+    policy: Policy
     decoder: Model
     model: Model
     teacher: Policy | None
-
-
-class Start(NamedTuple):
-    """The parameters that a run starts with.
-
-    Attributes:
-      trained: all, or adapters.
-      frozen: the base beside adapters, else None.
-    """
-
-    trained: Params
-    frozen: Params | None
 
 
 def assemble(recipe: Recipe) -> Parts:
@@ -95,14 +77,13 @@ def assemble(recipe: Recipe) -> Parts:
       ConfigError: for an unknown environment, tasks that it can't use, texts that the alphabet
         can't express, or a pretrained policy that can't be loaded or doesn't fit.
     """
-    path = recipe.policy.path
-    pretrained = None if path is None else load_policy(path)
-    spec = _environment(recipe, for_chat=_chats(pretrained))
-    renderer = _renderer(recipe, spec, pretrained)
+    policy = load_start(recipe.policy.path, recipe.model, recipe.text)
+    spec = _environment(recipe, for_chat=isinstance(policy.text, TextFiles))
+    renderer = make_renderer(policy, spec.tools, recipe.policy.chat)
     _check_stop_ids(recipe, renderer)
     train_tasks = _train_tasks(recipe, spec)
     _check_scripts(recipe, spec, train_tasks, renderer)
-    decoder = _decoder(recipe, renderer, pretrained)
+    decoder = decoder_model(policy.config, policy.vocab_size, remat=recipe.policy.remat)
     model = adapted_model(decoder, recipe.lora) if recipe.lora.on else decoder
     check_windows(recipe.sampler, model)
     sampler = NativeSampler(
@@ -126,49 +107,11 @@ def assemble(recipe: Recipe) -> Parts:
             scorer=_scorer(recipe, spec),
             env_name=recipe.env.name,
         ),
-        pretrained=pretrained,
+        policy=policy,
         decoder=decoder,
         model=model,
-        teacher=_teacher(recipe, pretrained, decoder),
+        teacher=_teacher(recipe, policy),
     )
-
-
-def starting_params(recipe: Recipe, parts: Parts) -> Start:
-    """Take the pretrained parameters, or draw them from the run's seed; likewise adapters."""
-    # Hashed, since a JAX key takes only the low 32 bits of a seed.
-    key = jax.random.key(zlib.crc32(f"parameters {recipe.run.seed}".encode()))
-    pretrained = parts.pretrained
-    params = parts.decoder.init(key) if pretrained is None else pretrained.params
-    if not recipe.lora.on:
-        return Start(params, None)
-    base = freeze(params, recipe.lora.base)
-    return Start(init_lora(jax.random.fold_in(key, 1), base, recipe.lora), base)
-
-
-def make_final(recipe: Recipe, parts: Parts, start: Start) -> Callable[[Params], Policy]:
-    """Compile what makes of trained parameters a policy that can be saved.
-
-    Adapters are merged into their base.
-    """
-    if parts.pretrained is None:
-        policy = Policy(recipe.model, parts.decoder.vocab_size, {}, recipe.text)
-    else:
-        policy = replace(parts.pretrained, params={})
-    if start.frozen is None:
-        return partial(_with_params, policy)
-    merge = compile_convert(partial(merged_params, config=recipe.lora), *start)
-
-    def merged(trained: Params) -> Policy:
-        return _with_params(policy, merge(trained))
-
-    return merged
-
-
-def without_weights(parts: Parts) -> Parts:
-    """Let go of the pretrained weights, once a learner has its own or holds them as frozen."""
-    if parts.pretrained is None:
-        return parts
-    return replace(parts, pretrained=replace(parts.pretrained, params={}))
 
 
 def make_convert(recipe: Recipe, parts: Parts, start: Start) -> Convert:
@@ -217,11 +160,9 @@ def make_learner(recipe: Recipe, parts: Parts, start: Start) -> Learner:
     return Learner(start.trained, rule, device, start.frozen, teacher=teacher)
 
 
-def _teacher(recipe: Recipe, pretrained: Policy | None, decoder: Model) -> Policy | None:
+def _teacher(recipe: Recipe, policy: Policy) -> Policy | None:
     path = recipe.distillation.teacher
-    if path is None:
-        return None
-    return load_teacher(path, pretrained.text if pretrained else recipe.text, decoder.vocab_size)
+    return None if path is None else load_teacher(path, policy.text, policy.vocab_size)
 
 
 def _asked(recipe: Recipe, teacher: Policy) -> Teacher:
@@ -275,28 +216,6 @@ def conversations(recipe: Recipe, parts: Parts) -> Iterator[tuple[Message, ...]]
     """Yield the warm start's scripted conversations, for ever."""
     assert parts.spec.demonstrate is not None, "assemble checks this"
     return demonstrations(parts.train_tasks, parts.spec.demonstrate, seed=recipe.run.seed)
-
-
-def _with_params(policy: Policy, params: Params) -> Policy:
-    return replace(policy, params=params)
-
-
-def _renderer(recipe: Recipe, spec: EnvSpec, pretrained: Policy | None) -> Renderer:
-    if pretrained is None:
-        return CharacterRenderer(recipe.text)
-    return make_renderer(pretrained, spec.tools, recipe.policy.chat)
-
-
-def _decoder(recipe: Recipe, renderer: Renderer, pretrained: Policy | None) -> Model:
-    remat = recipe.policy.remat
-    if pretrained is None:
-        return decoder_model(recipe.model, renderer.vocab_size, remat=remat)
-    return decoder_model(pretrained.config, pretrained.vocab_size, remat=remat)
-
-
-def _chats(pretrained: Policy | None) -> bool:
-    """Whether the policy speaks through a chat template; one of an alphabet can't."""
-    return pretrained is not None and isinstance(pretrained.text, TextFiles)
 
 
 def _environment(recipe: Recipe, *, for_chat: bool) -> EnvSpec:

@@ -3,7 +3,6 @@
 Each stage's config lives beside the stage; `recipes` reads them from TOML files.
 """
 
-import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,46 +19,22 @@ from .offline.sft import SftConfig
 from .policy.config import PolicyConfig
 from .prompts import PromptsConfig
 from .rollout.config import RolloutConfig
+from .run_config import CommonRunConfig
 from .sampler.config import SamplerConfig
 from .stages import ControllerConfig
 from .text.renderer import TextConfig
 
 
 @dataclass(frozen=True)
-class RunConfig:
-    """What is asked of a run as a whole.
+class RunConfig(CommonRunConfig):
+    """What is asked of a run with rollouts as a whole."""
 
-    Raises:
-      ConfigError: for impossible numbers, and names that can't be a folder's.
-    """
-
-    name: str = "custom"
-    """The recipe's name, for the run directory and the summary."""
-    dir: str | None = None
-    """The run directory; must not hold a run yet. Default: runs/<name>-<time>."""
     steps: int = 30
     """Updates of the learner."""
-    seed: int = 0
-    """Decides the parameters, the order of tasks and the random keys of all episodes."""
-    compilation_cache: str | None = None
-    """A folder where compiled programs are kept, so that the next start is faster."""
-    save_policy: bool = True
-    """Keep the final policy in the run directory; adapters are merged into their base."""
     predict: bool = True
     """Predict the run's efficiency at its start, by simulating some updates in a process."""
     view: Literal["auto", "live", "plain"] = "auto"
     """auto: live on a terminal, else one plain line a step."""
-
-    def __post_init__(self) -> None:
-        for name, lowest in (("steps", 0), ("seed", 0)):
-            value = getattr(self, name)
-            allowed = lowest <= value < 2**63
-            check(allowed, f"run.{name}", value, f"in {lowest}..2**63 - 1")
-        is_plain = re.fullmatch(r"[A-Za-z0-9_.-]+", self.name) is not None
-        hint = "set --run.name, or name under [run] in the recipe file"
-        check(is_plain, "run.name", self.name, "letters, digits, '_', '.' and '-'", hint=hint)
-        for name in ("dir", "compilation_cache"):
-            check(getattr(self, name) != "", f"run.{name}", "", "the path of a folder")
 
 
 @dataclass(frozen=True, kw_only=True)

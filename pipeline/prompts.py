@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from ..envs.base import Task
@@ -33,7 +34,64 @@ class PromptsConfig:
 
 
 class _Indexed(Protocol):
-    def __getitem__(self, index: int, /) -> Task: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class Cursor:
+    """A position in an endless stream of items: one number, which is saved and restored exactly.
+
+    Each item comes once an epoch; each epoch has its own order, decided by the seed.
+    """
+
+    def __init__(
+        self,
+        items: Any,
+        *,
+        seed: int,
+        shuffle: bool,
+        identity: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Start at the first item of epoch 0.
+
+        Args:
+          items: any length and `[index]`, not empty.
+          seed: any integer; decides the order.
+          shuffle: whether the order differs from that of the items, and by epoch.
+          identity: what else tells these items from others, JSON-serialisable.
+        """
+        self._size = len(items)
+        self._dataset: _Indexed = endless(items, seed=seed, shuffle=shuffle)
+        self._identity = {"size": self._size, **identity, "seed": seed, "shuffle": shuffle}
+        self._position = 0
+
+    @property
+    def epochs(self) -> float:
+        """How often the stream has passed over all items."""
+        return self._position / self._size
+
+    def take(self, count: int) -> list[Any]:
+        """Return the next items and move on, unless one can't be read."""
+        items = [self._dataset[self._position + number] for number in range(count)]
+        self._position += count
+        return items
+
+    def state(self) -> dict[str, Any]:
+        """Return the position, JSON-serialisable; `take` after `restore` continues from it."""
+        return {"cursor": self._position, **self._identity}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved position: exactly the same items follow.
+
+        Raises:
+          ConfigError: if the items, the seed or the order are not those of the saved stream.
+        """
+        for name, value in self._identity.items():
+            if state[name] != value:
+                raise ConfigError(
+                    f"the saved position belongs to other data: {name} was {state[name]}, is "
+                    f"{value}; resume with the same data, --run.seed and order"
+                )
+        self._position = state["cursor"]
 
 
 class TaskStream:
@@ -62,43 +120,25 @@ class TaskStream:
         check_tasks(tasks)
         ids = [task.id for task in tasks]
         _check_ids(ids)
-        self._size = len(ids)
-        self._dataset: _Indexed = endless(tasks, seed=seed, shuffle=shuffle)
-        self._identity = {
-            "tasks": len(ids),
-            "checksum": zlib.crc32(json.dumps(ids).encode()),
-            "seed": seed,
-            "shuffle": shuffle,
-        }
-        self._cursor = 0
+        identity = {"checksum": zlib.crc32(json.dumps(ids).encode())}
+        self._cursor = Cursor(tasks, seed=seed, shuffle=shuffle, identity=identity)
 
     def next(self) -> Task:
         """Return the next task and move on; 0.1 ms, and some milliseconds for ten tasks or so.
 
         Grain shuffles within 2**16 indexes and steps over those beyond the tasks.
         """
-        task = self._dataset[self._cursor]
-        epoch = self._cursor // self._size
-        self._cursor += 1
+        epoch = int(self._cursor.epochs)
+        task: Task = self._cursor.take(1)[0]
         return replace(task, id=f"{task.id}#{epoch}")
 
     def state(self) -> dict[str, Any]:
-        """Return the position, JSON-serialisable; `next` after `restore` continues from it."""
-        return {"cursor": self._cursor, **self._identity}
+        """Return the position; see `Cursor.state`."""
+        return self._cursor.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved position: exactly the same tasks follow.
-
-        Raises:
-          ConfigError: if the tasks, the seed or the order are not those of the saved stream.
-        """
-        for name, value in self._identity.items():
-            if state[name] != value:
-                raise ConfigError(
-                    f"the saved position belongs to other tasks: {name} was {state[name]}, is "
-                    f"{value}; resume with the same data, --run.seed and --prompts.shuffle"
-                )
-        self._cursor = state["cursor"]
+        """Continue from a saved position: exactly the same tasks follow; see `Cursor.restore`."""
+        self._cursor.restore(state)
 
 
 def load_tasks(config: PromptsConfig, make: Callable[[int], Sequence[Task]]) -> Sequence[Task]:

@@ -21,12 +21,9 @@ from .assemble import (
     Parts,
     conversations,
     make_convert,
-    make_final,
     make_learner,
     make_pack,
     make_sft_learner,
-    starting_params,
-    without_weights,
 )
 from .config import Recipe
 from .controller import LISTED_EPISODES, Controller, Stages, Update
@@ -42,7 +39,9 @@ from .observe.run_directory import RunDirectory
 from .observe.view import View
 from .offline.sft import warm_start
 from .policy.record import Policy
-from .policy.save import POLICY_FOLDER, save_policy
+from .policy.save import save_policy
+from .policy.source import POLICY_FOLDER
+from .policy.start import compile_final, starting_params, without_params
 from .prediction import describe_bounds, is_quick, predict, updates_to_simulate
 from .rollout.group import Flight
 from .supervise import ForcedEnd, describe_on_signal, guard_loop, stop_on_signal
@@ -217,8 +216,12 @@ class Job:
         """Make the learners, compile all programs, and warm the policy up by imitation."""
         recipe, parts = self._recipe, self._parts
         device = parts.sampler.device
-        start = await device.run(partial(starting_params, recipe, parts))
-        parts = self._parts = without_weights(parts)
+        start = await device.run(
+            partial(
+                starting_params, parts.policy, parts.decoder, recipe.lora, seed=recipe.run.seed
+            )
+        )
+        parts = self._parts = replace(parts, policy=without_params(parts.policy))
         learner: Learner = await device.run(partial(make_learner, recipe, parts, start))
         self._learner_busy_seconds = partial(getattr, learner, "busy_seconds")
         imitator: Learner | None = None
@@ -233,7 +236,9 @@ class Job:
                     nursery.start_soon(imitator.compile)
             await trio.lowlevel.checkpoint_if_cancelled()  # a compiler can't be interrupted
             convert: Convert = await device.run(partial(make_convert, recipe, parts, start))
-            finish: Finish = await device.run(partial(make_final, recipe, parts, start))
+            finish: Finish = await device.run(
+                partial(compile_final, parts.policy, start, recipe.lora)
+            )
         if imitator is not None:
             with self._preparing("warm_start", "imitating scripts"):
                 await self._warm_start(imitator)

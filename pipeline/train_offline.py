@@ -21,6 +21,8 @@ from .device_thread import DeviceThread
 from .errors import ConfigError, stage
 from .learner.fingerprint import fingerprint
 from .learner.state import Params
+from .models.adapted import adapted_model
+from .models.model import decoder_model
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
 from .observe.run_directory import RunDirectory
@@ -36,9 +38,10 @@ from .offline.assemble import (
 )
 from .offline.config import OfflineRecipe
 from .offline.learner import OfflineLearner
-from .offline.start import finisher, start_from
 from .policy.record import Policy
-from .policy.save import POLICY_FOLDER, save_policy
+from .policy.save import save_policy
+from .policy.source import POLICY_FOLDER
+from .policy.start import compile_final, starting_params, without_params
 from .supervise import stop_on_signal
 
 Finish = Callable[[Params], Policy]
@@ -139,18 +142,20 @@ class OfflineJob:
     def _prepare(self) -> tuple[OfflineLearner, Finish]:
         """Make the learner and compile its programs, on the device thread."""
         recipe, parts = self._recipe, self._parts
-        start = start_from(parts.policy, recipe)
-        # Let go of the pretrained weights, which the learner has now or holds as frozen.
-        self._parts = replace(parts, policy=start.policy, teacher=None)
-        teacher = parts.teacher
+        policy, lora, teacher = parts.policy, recipe.lora, parts.teacher
+        decoder = decoder_model(policy.config, policy.vocab_size, remat=recipe.policy.remat)
+        model = adapted_model(decoder, lora) if lora.on else decoder
+        start = starting_params(policy, decoder, lora, seed=recipe.run.seed)
+        policy = without_params(policy)
+        self._parts = replace(parts, policy=policy, teacher=None)
         learner = OfflineLearner(
             start.trained,
-            make_rule(recipe, start.model.forward, teacher, parts),
+            make_rule(recipe, model.forward, teacher, parts),
             frozen=start.frozen,
             teacher=None if teacher is None else teacher.params,
         )
         learner.compile()
-        return learner, finisher(start, recipe)
+        return learner, compile_final(policy, start, lora)
 
     async def _learn(self, learner: OfflineLearner, metrics: Sink) -> None:
         """Take all updates, reading one batch ahead."""

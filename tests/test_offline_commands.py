@@ -193,7 +193,7 @@ def test_a_signal_ends_a_run_after_the_update_and_saves_what_was_learnt(tmp_path
         process.send_signal(signal.SIGTERM)
         rest = process.stdout.read()
     assert process.returncode == 128 + signal.SIGTERM
-    assert "what was learnt so far is in" in rest
+    assert "what was done so far is in" in rest
     summary = json.loads((where / "summary.json").read_text())
     assert summary["interrupted_by"] == "SIGTERM"
     assert 1 <= summary["updates"] < 100000

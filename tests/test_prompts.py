@@ -75,7 +75,7 @@ def test_a_task_keeps_its_data() -> None:
 @pytest.mark.parametrize(
     ("tasks", "seed", "shuffle", "said"),
     [
-        (make_tasks(4), 7, True, "tasks was 3, is 4"),
+        (make_tasks(4), 7, True, "size was 3, is 4"),
         ([Task("a"), Task("b"), Task("c")], 7, True, "checksum was"),
         (make_tasks(3), 8, True, "seed was 7, is 8"),
         (make_tasks(3), 7, False, "shuffle was True, is False"),
@@ -86,7 +86,7 @@ def test_a_position_in_other_data_is_refused(
 ) -> None:
     state = TaskStream(make_tasks(3), seed=7).state()
     other = TaskStream(tasks, seed=seed, shuffle=shuffle)
-    with pytest.raises(ConfigError, match=f"belongs to other tasks: {said}"):
+    with pytest.raises(ConfigError, match=f"belongs to other data: {said}"):
         other.restore(state)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import trio
 
@@ -12,9 +11,8 @@ from ...envs.tools import Tool
 from ..errors import ConfigError
 from ..models.model import Model, decoder_model
 from ..models.parameters import Params
-from ..policy import Policy, load_policy
+from ..policy import Policy
 from ..policy.renderer import make_renderer
-from ..policy.save import POLICY_FOLDER
 from ..sampler.config import SamplerConfig
 from ..sampler.layout import fewest_rows
 from ..sampler.service import NativeSampler
@@ -40,21 +38,6 @@ class Terminal:
 
     read: Callable[[], str | None]
     write: Callable[[str], None]
-
-
-def load_for_chat(model_or_run: str) -> Policy:
-    """Load the final policy of a run directory, or what `load_policy` loads.
-
-    Raises:
-      ConfigError: where there is none.
-    """
-    run = Path(model_or_run)
-    if (run / "summary.json").is_file() and not (run / POLICY_FOLDER).is_dir():
-        raise ConfigError(
-            f"the run in {run} has kept no policy; it must come to its end with "
-            "--run.save-policy True"
-        )
-    return load_policy(run / POLICY_FOLDER if (run / POLICY_FOLDER).is_dir() else model_or_run)
 
 
 def load_tools(names: tuple[str, ...]) -> list[Tool]:

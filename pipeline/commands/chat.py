@@ -6,9 +6,10 @@ import trio
 import tyro
 
 from ..chat.conversation import ChatConfig
-from ..chat.session import Terminal, load_for_chat
+from ..chat.session import Terminal
 from ..chat.session import chat as run_chat
 from ..errors import HeadraceError
+from ..policy import load_policy
 from .messages import explain, say
 
 
@@ -16,7 +17,7 @@ def chat(model_or_run: str, flags: Sequence[str]) -> int:
     """Talk until the user leaves."""
     try:
         config = tyro.cli(ChatConfig, args=list(flags), prog=f"headrace chat {model_or_run}")
-        policy = load_for_chat(model_or_run)
+        policy = load_policy(model_or_run)
         trio.run(run_chat, policy, config, Terminal(_read_line, say))
     except (HeadraceError, BaseExceptionGroup) as error:
         return explain(error)

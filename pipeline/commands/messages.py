@@ -4,8 +4,10 @@ Exit codes: 0 done, 1 a stage failed, 2 a user's mistake, 130 Ctrl-C, 143 SIGTER
 """
 
 import os
+import signal
 import sys
 import traceback
+from pathlib import Path
 
 import trio
 
@@ -20,6 +22,19 @@ def say(text: str) -> None:
         print(text, flush=True)
     except OSError:
         give_up_output()
+
+
+def finish(where: Path, interrupted_by: signal.Signals | None, after: str) -> int:
+    """Say where a run's results are and what to do next; return the exit code.
+
+    Args:
+      after: what to say of a run that has come to its end, behind the place.
+    """
+    if interrupted_by is not None:
+        say(f"Stopped by {interrupted_by.name}; what was done so far is in {where}")
+        return 128 + interrupted_by
+    say(f"Done. The run is in {where}:\n{after}")
+    return 0
 
 
 def give_up_output() -> None:

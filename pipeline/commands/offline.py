@@ -19,7 +19,7 @@ from ..offline.config import RECIPES, OfflineRecipe, default_recipe
 from ..tables import from_table
 from ..train_offline import OfflineJob
 from .flags import take_out
-from .messages import explain, say
+from .messages import explain, finish
 
 _COLUMNS = {
     "sft": (("loss", "loss", 6), ("entropy", "entropy", 6)),
@@ -58,7 +58,14 @@ def train_offline(
             trio.run(job.run, began_seconds)
     except (HeadraceError, BaseExceptionGroup) as error:
         return explain(error)
-    return _finish(job, directory)
+    where = directory.path
+    return finish(
+        where,
+        job.interrupted_by,
+        "  policy/, summary.json, metrics.jsonl and the resolved config.toml\n"
+        f"Next: talk to it:       headrace chat {where}\n"
+        f"      train it further: headrace train RECIPE --policy {where}",
+    )
 
 
 def _parse(command: str, data_or_config: str, arguments: Sequence[str]) -> OfflineRecipe:
@@ -94,18 +101,3 @@ def _read_config(command: str, path: str) -> Any:
         return from_table(RECIPES[command], table)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def _finish(job: OfflineJob, directory: RunDirectory) -> int:
-    """Say where the results are and what to do next."""
-    where = directory.path
-    if job.interrupted_by is not None:
-        say(f"Stopped by {job.interrupted_by.name}; what was learnt so far is in {where}")
-        return 128 + job.interrupted_by
-    say(
-        f"Done. The run is in {where}:\n"
-        "  policy/, summary.json, metrics.jsonl and the resolved config.toml\n"
-        f"Next: talk to it:       headrace chat {where}\n"
-        f"      train it further: headrace train RECIPE --policy {where / 'policy'}"
-    )
-    return 0

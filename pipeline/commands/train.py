@@ -17,7 +17,7 @@ from ..recipes import load_recipe
 from ..supervise import end_without_threads
 from ..train import Job
 from .flags import take_out
-from .messages import explain, say
+from .messages import explain, finish
 
 
 def train(name_or_file: str, flags: Sequence[str], began_seconds: float) -> int:
@@ -39,7 +39,14 @@ def train(name_or_file: str, flags: Sequence[str], began_seconds: float) -> int:
             trio.run(job.run, began_seconds)
     except (HeadraceError, BaseExceptionGroup) as error:
         return explain(error)
-    code = _finish(job, directory)
+    where = directory.path
+    code = finish(
+        where,
+        job.interrupted_by,
+        "  summary.json, metrics.jsonl, trajectories.jsonl and the resolved config.toml\n"
+        f"Next: read what the policy does:  tail -n 3 {where / 'trajectories.jsonl'}\n"
+        f"      or change something:        headrace train {where / 'config.toml'} --run.seed 1",
+    )
     end_without_threads(code, after_seconds=recipe.controller.exit_deadline_seconds)
     return code
 
@@ -57,18 +64,3 @@ def _parse_recipe(name_or_file: str, overrides: Sequence[str]) -> Recipe:
         )
     except ValueError as error:  # from the environments, which know no ConfigError
         raise ConfigError(str(error)) from error
-
-
-def _finish(job: Job, directory: RunDirectory) -> int:
-    """Say where the results are and what to do next."""
-    where = directory.path
-    if job.interrupted_by is not None:
-        say(f"Stopped by {job.interrupted_by.name}; what was done so far is in {where}")
-        return 128 + job.interrupted_by
-    say(
-        f"Done. The run is in {where}:\n"
-        "  summary.json, metrics.jsonl, trajectories.jsonl and the resolved config.toml\n"
-        f"Next: read what the policy does:  tail -n 3 {where / 'trajectories.jsonl'}\n"
-        f"      or change something:        headrace train {where / 'config.toml'} --run.seed 1"
-    )
-    return 0

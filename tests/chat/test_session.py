@@ -8,12 +8,11 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import ConfigError, save_policy
+from headrace import ConfigError, load_policy, save_policy
 from headrace.pipeline.chat.conversation import ChatConfig
 from headrace.pipeline.chat.session import (
     Terminal,
     chat,
-    load_for_chat,
     load_tools,
     sampler_sizes,
 )
@@ -43,12 +42,6 @@ def test_tools_come_from_environments():
         load_tools(("calculater",))
 
 
-def test_a_run_without_a_policy_says_why(tmp_path):
-    (tmp_path / "summary.json").write_text("{}")
-    with pytest.raises(ConfigError, match="save-policy"):
-        load_for_chat(str(tmp_path))
-
-
 @pytest.mark.slow
 def test_a_run_s_policy_answers_at_the_default_sizes(tmp_path):
     params = init(MODEL, VOCAB, jax.random.key(0))
@@ -56,7 +49,7 @@ def test_a_run_s_policy_answers_at_the_default_sizes(tmp_path):
     lines = io.StringIO("abc\n")
     shown: list[str] = []
     terminal = Terminal(lambda: lines.readline().strip() or None, shown.append)
-    policy = load_for_chat(str(tmp_path))
+    policy = load_policy(tmp_path)
     trio.run(chat, policy, ChatConfig(max_turn_tokens=4), terminal)
     assert shown[:2] == ["(compiling)", "(ready: say something, or /help)"]
     assert len(shown) >= 3

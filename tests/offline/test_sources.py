@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.offline.rows import BadRow
 from headrace.pipeline.offline.sources import open_source, split
-from headrace.pipeline.offline.stream import RowStream
+from headrace.pipeline.prompts import Cursor
 
 TABLES = [{"n": n, "text": "é\u2028" * n} for n in range(10)]
 
@@ -99,15 +99,15 @@ def test_what_is_held_out_is_a_share_drawn_by_the_seed(jsonl):
 def test_each_row_comes_once_an_epoch_and_a_saved_position_goes_on(tmp_path_factory, taken, seed):
     path = tmp_path_factory.getbasetemp() / "shared.jsonl"
     path.write_text("\n".join(json.dumps(table) for table in TABLES))
-    stream = RowStream(open_source(path), seed=seed)
+    stream = Cursor(open_source(path), seed=seed, shuffle=True)
     before = numbers(stream.take(taken))
     state = stream.state()
     after = numbers(stream.take(30 - taken))
     epochs = [sorted((before + after)[start : start + 10]) for start in (0, 10, 20)]
     assert epochs == [list(range(10))] * 3
     assert stream.epochs == 3.0
-    again = RowStream(open_source(path), seed=seed)
+    again = Cursor(open_source(path), seed=seed, shuffle=True)
     again.restore(state)
     assert numbers(again.take(30 - taken)) == after
-    with pytest.raises(ConfigError, match="belongs to other rows"):
-        RowStream(open_source(path), seed=seed + 1).restore(state)
+    with pytest.raises(ConfigError, match="belongs to other data"):
+        Cursor(open_source(path), seed=seed + 1, shuffle=True).restore(state)

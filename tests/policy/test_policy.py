@@ -216,6 +216,15 @@ def test_a_model_of_our_own_may_have_a_tokenizer_of_the_hub(tmp_path: Path) -> N
     assert loaded.files == text.files
 
 
+def test_a_run_directory_stands_for_the_policy_that_it_kept(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    with pytest.raises(ConfigError, match=r"kept no policy; .*--run\.save-policy"):
+        load_policy(tmp_path)
+    policy = policy_of(LLAMA)
+    save_policy(policy, tmp_path / "policy")
+    assert_equal(load_policy(tmp_path), policy)
+
+
 def test_a_folder_that_has_files_is_not_touched(tmp_path: Path) -> None:
     policy = policy_of(LLAMA)
     (tmp_path / "empty").mkdir()
