@@ -16,6 +16,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from .base import EnvironmentBroken, StepResult, Task
@@ -30,6 +32,7 @@ def main() -> None:
     """Serve until the run closes the socket. Arguments: a name, a socket, a lifeline."""
     connection, lifeline = int(sys.argv[2]), int(sys.argv[3])
     _die_with(lifeline)
+    _be_killed_first()
     for descriptor in (connection, lifeline):
         os.set_inheritable(descriptor, False)
     faulthandler.enable()
@@ -44,9 +47,13 @@ def serve(connection: int) -> None:
     requests = os.fdopen(connection, "rb", closefd=False)
     answers = os.fdopen(connection, "wb", closefd=False)
     host = _Host()
+    own = os.getpid()
     while header := requests.read(HEADER.size):
         (size,) = HEADER.unpack(header)
-        answers.write(host.answer(requests.read(size)))
+        answer = host.answer(requests.read(size))
+        if os.getpid() != own:  # a fork that came back from a call: one of the two answers
+            os._exit(1)
+        answers.write(answer)
         answers.flush()
 
 
@@ -66,6 +73,13 @@ def _die_with(lifeline: int) -> None:
         threading.Thread(target=_wait_for_the_end, args=(lifeline,), daemon=True).start()
 
 
+def _be_killed_first() -> None:
+    """Where memory runs out, let Linux end this process and its children, and not the run."""
+    if sys.platform == "linux":
+        with suppress(OSError):  # a hardened container
+            Path("/proc/self/oom_score_adj").write_text("1000")
+
+
 def _wait_for_the_end(lifeline: int) -> None:
     os.read(lifeline, 1)
     os.killpg(0, signal.SIGKILL)
@@ -79,7 +93,7 @@ class _Host:
         self._manager: Any = None
         self._env: Any = None
         self._max_result_bytes = 0
-        self._threads = threading.active_count()
+        self._threads = _threads()
 
     def answer(self, body: bytes) -> bytes:
         """Make the call of a request; return the frame of its answer."""
@@ -134,7 +148,8 @@ class _Host:
         return self._make(*arguments)  # a function, which makes its result
 
     def _left_something(self) -> bool:
-        return threading.active_count() > self._threads or _has_children()
+        alarm, _ = signal.getitimer(signal.ITIMER_REAL)  # it would end the next episode
+        return _threads() > self._threads or alarm > 0 or _has_children()
 
 
 def _plain(result: StepResult) -> StepResult:
@@ -160,6 +175,12 @@ def _plain_number(value: Any) -> Any:
     return value if isinstance(value, str | bytes) else float(value)  # text is refused later
 
 
+def _threads() -> int:
+    """Count threads, but for those that trio keeps idle for some seconds."""
+    names = [thread.name for thread in threading.enumerate()]
+    return sum(not name.startswith("Trio thread") for name in names)
+
+
 def _has_children() -> bool:
     if sys.platform != "linux":
         return False
@@ -179,6 +200,8 @@ def _check_size(call: Call, size: int, most: int) -> None:
 
 
 def _describe(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]  # nurseries make groups of each error
     return "".join(traceback.format_exception_only(error)).strip()[:_TEXT_CHARACTERS]
 
 

@@ -61,7 +61,10 @@ def test_it_has_a_run_s_rewards_but_for_those_that_compare_members():
         raise AssertionError("there is no group")
 
     world = World()
-    rewards = [Reward("half", half, weight=2.0), Reward("compared", compared, of="group")]
+    rewards = [
+        Reward("half", half, weight=2.0, in_loop=True),
+        Reward("compared", compared, of="group", in_loop=True),
+    ]
     world.rollout = replace(world.rollout, scorer=Scorer(rewards))
     means = world.evaluate().means
     assert means == {"reward": 3.0, "success": 2.0, "reward_env": 2.0, "reward_half": 0.5}

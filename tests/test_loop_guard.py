@@ -317,7 +317,7 @@ def test_a_reward_that_blocks_is_no_score(block: Callable[[], object]) -> None:
         return 0.0
 
     reports: list[str] = []
-    scoring = scorer.Scorer([Reward("judge", blocking)])
+    scoring = scorer.Scorer([Reward("judge", blocking, in_loop=True)])
     record = EpisodeRecord(Task("0"), ())
 
     async def main() -> None:

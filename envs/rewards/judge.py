@@ -76,7 +76,6 @@ class Judge:
     def __init__(self, config: JudgeConfig, ask: Ask):
         self._config = config
         self._ask = ask
-        self._chance = random.Random(0)
 
     async def __call__(self, episode: EpisodeRecord) -> float:
         """Return the judge's score.
@@ -104,7 +103,7 @@ class Judge:
             if scope.cancelled_caught:
                 failed = f"no answer in {config.attempt_seconds:g} s"
             if attempt + 1 < config.attempts:
-                await trio.sleep(pause * (1 - self._chance.random() / 2))
+                await trio.sleep(pause * (1 - random.random() / 2))
         raise JudgeError(f"no answer after {config.attempts} requests, the last time: {failed}")
 
     async def _post(self, request: dict[str, Any]) -> HttpReply:

@@ -17,9 +17,10 @@ _CALLS = 16  # of an async function at once
 class Reward:
     """A function that scores episodes: a number, or None where it can't.
 
-    A plain function runs in worker processes, which are killed at the deadline; it is sent to them
-    by name, so it must be one of a module, or `functools.partial` of one. An `async` function runs
-    in the run's own loop and must not block: it is for clients, such as a `Judge`.
+    It runs in worker processes, each of which makes one call at a time and is killed at the
+    deadline, whatever it does; an `async` function, such as a `Judge`, has a trio loop there for
+    each call. It is sent to them by name, so it must be one of a module, or `functools.partial`
+    of one, or an object of a module's class.
 
     Attributes:
       name: of the reward in results and settings; letters, digits and "_".
@@ -28,9 +29,11 @@ class Reward:
       weight: the episode's reward is the weighted sum. 0 only measures.
       of: "group" sees all members of a group at once, when the last has ended.
       deadline_seconds: of one call, once it has a place; > 0.
-      concurrency: so many calls at once, each in a process of its own if the function isn't async;
-        0: 16 of an async function, else a process for each core, at most 4.
+      concurrency: so many calls at once, each in a process of its own; 0: 16 of an async
+        function, which waits, else a process for each core, at most 4.
       start_deadline_seconds: a process that takes longer to start and import is killed.
+      in_loop: run an `async` function in the run's own loop. It needs no process and no module,
+        but only cancellation ends it: one that blocks holds up everything.
 
     Raises:
       ValueError: for a name or number out of range.
@@ -47,6 +50,7 @@ class Reward:
     deadline_seconds: float = 10.0
     concurrency: int = 0
     start_deadline_seconds: float = 60.0
+    in_loop: bool = False
 
     def __post_init__(self) -> None:
         plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.name) is not None
@@ -60,10 +64,12 @@ class Reward:
             seconds = getattr(self, name)
             self._check(0 < seconds < math.inf, name, seconds, "> 0 and finite")
         self._check(self.concurrency >= 0, "concurrency", self.concurrency, ">= 0")
+        fits = self.is_async or not self.in_loop
+        self._check(fits, "in_loop", self.in_loop, "False, as its function isn't async")
 
     @property
     def is_async(self) -> bool:
-        """Whether the function runs in the run's own loop."""
+        """Whether a call gives what is to be awaited, under trio."""
         call = type(self.function).__call__  # of an object that can be called, such as a Judge
         return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(call)
 

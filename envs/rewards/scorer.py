@@ -4,9 +4,11 @@ Invariant: all rewards of an episode are numbers, or there is a `RewardFailed` w
 name; no call outlives `score`.
 """
 
+import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from functools import partial
+from itertools import islice
 from numbers import Real
 from typing import Any
 
@@ -89,7 +91,7 @@ class Scorer:
 
         Raises:
           RewardFailed: for the first one that couldn't be computed, when all have ended.
-          EnvironmentBroken: if a plain function's processes don't start.
+          EnvironmentBroken: if a function's processes don't start.
         """
         values = await _all(self._of_episode, episode, _number)
         named = zip(self._of_episode, values, strict=True)
@@ -104,7 +106,7 @@ class Scorer:
         """Return for each member of a group its rewards that compare the members.
 
         Raises:
-          EnvironmentBroken: if a plain function's processes don't start.
+          EnvironmentBroken: if a function's processes don't start.
         """
         read = partial(_numbers, members=len(episodes))
         columns = await _all(self._of_group, list(episodes), read)
@@ -133,11 +135,11 @@ class _Call:
         # For each trio run: calls that a run forgot never give their place back.
         self._places: RunVar[trio.CapacityLimiter] = RunVar(f"calls of {reward.name}")
         self._function: Callable[[Any], Awaitable[Any]]
-        if reward.is_async:
+        if reward.in_loop:
             self._function = self._run_here
         else:
             self._function = ProcessFunction(
-                partial(plain, reward.function),
+                partial(called, reward.function),
                 name=f"reward {reward.name}",
                 processes=reward.places,
                 deadline_seconds=reward.deadline_seconds,
@@ -201,20 +203,30 @@ async def _all(calls: Sequence[_Call], argument: Any, read: Callable[[Any], Any]
     return values
 
 
-def plain(function: Callable[[Any], Any], argument: Any) -> Any:
-    """Call a reward function in a worker; return numbers of Python's own, which can be sent."""
+def called(function: Callable[[Any], Any], argument: Any) -> Any:
+    """Call a reward function in a worker; return floats, which can be sent, and None."""
     value = function(argument)
+    if inspect.iscoroutine(value):
+        value = trio.run(_awaited, value)
+    if value is None:
+        return None
     if isinstance(argument, EpisodeRecord):
-        return _plain_number(value)
-    return [_plain_number(each) for each in value]
+        return _number(value)
+    return _numbers(_listed(value, len(argument) + 1), members=len(argument))
 
 
-def _plain_number(value: Any) -> Any:
-    return float(value) if isinstance(value, Real) else value  # NumPy's are Reals, too
+async def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return await coroutine
+
+
+def _listed(values: Any, most: int) -> Any:
+    """Make a list of an array or iterator, which may have no end, up to `most` elements."""
+    ordered = isinstance(values, Iterable) and not isinstance(values, str | Mapping | Set)
+    return list(islice(values, most)) if ordered else values
 
 
 def _number(value: Any) -> float:
-    number = float(value) if isinstance(value, Real) else math.nan
+    number = float(value) if isinstance(value, Real) else math.nan  # NumPy's are Reals, too
     if not abs(number) <= LARGEST_REWARD:  # not "greater", which NaN is not either
         raise ValueError(
             f"a reward must be a number from -{LARGEST_REWARD:g} to {LARGEST_REWARD:g} or None, "

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import trio
@@ -13,6 +14,8 @@ from headrace.envs.rewards import Scorer
 from headrace.pipeline.controller import ControllerConfig
 from headrace.pipeline.groups.schedule import Schedule
 from tests.controller.harness import ROLLOUT, SCHEDULE, Run, check_laws, failure_of
+
+Here = partial(Reward, in_loop=True)  # under the virtual clock
 
 
 def scored_run(*rewards, **options):
@@ -40,7 +43,7 @@ def faulty(share, *, kind="raise", seed=0):
 @pytest.mark.parametrize("kind", ["raise", "hang", "none"])
 def test_a_run_survives_one_failure_in_twenty(kind):
     rollout = replace(ROLLOUT, max_retries=2)
-    run = scored_run(Reward("judge", faulty(0.05, kind=kind)), rollout=rollout, steps=20).go()
+    run = scored_run(Here("judge", faulty(0.05, kind=kind)), rollout=rollout, steps=20).go()
     check_laws(run)
     failures = run.controller.flight.failures
     assert set(failures) == {"reward_timeout" if kind == "hang" else "reward_error"}
@@ -51,7 +54,7 @@ def test_a_run_survives_one_failure_in_twenty(kind):
 
 @pytest.mark.parametrize("kind", ["raise", "hang", "none"])
 def test_a_reward_that_always_fails_ends_the_run_and_is_named(kind):
-    run = scored_run(Reward("judge", faulty(1.0, kind=kind)), config=ControllerConfig())
+    run = scored_run(Here("judge", faulty(1.0, kind=kind)), config=ControllerConfig())
     failure = failure_of(run)
     assert "the reward 'judge' couldn't be computed" in str(failure)
 
@@ -59,14 +62,14 @@ def test_a_reward_that_always_fails_ends_the_run_and_is_named(kind):
 def test_a_high_share_of_failures_ends_a_run_that_would_go_on():
     rollout = replace(ROLLOUT, max_retries=5)
     options = {"rollout": rollout, "steps": 40}
-    reward = Reward("judge", faulty(0.5))
+    reward = Here("judge", faulty(0.5))
     failure = failure_of(scored_run(reward, **options))
     assert "of the last 64 episodes couldn't be scored, at most a share of 0.25 may" in str(
         failure
     )
     assert "'judge'" in str(failure)
     lenient = ControllerConfig(unscored_share=1.0)
-    check_laws(scored_run(Reward("judge", faulty(0.5)), **options, config=lenient).go())
+    check_laws(scored_run(Here("judge", faulty(0.5)), **options, config=lenient).go())
 
 
 @settings(max_examples=15, deadline=None)
@@ -80,7 +83,7 @@ def test_members_that_are_compared_never_deadlock_a_run(share, seed, determinist
 
     schedule = replace(SCHEDULE, max_lag=1, deterministic=True) if deterministic else SCHEDULE
     run = scored_run(
-        Reward("compared", compared, of="group"),
+        Here("compared", compared, of="group"),
         rollout=replace(ROLLOUT, max_retries=8),
         schedule=schedule,
         config=ControllerConfig(unscored_share=1.0),
@@ -103,7 +106,7 @@ def test_groups_with_few_survivors_are_compared_and_stragglers_of_old_groups_let
         ROLLOUT, failure="survivors", min_group_size=1, env_deadline_seconds=30.0, max_episodes=8
     )
     run = scored_run(
-        Reward("compared", compared, of="group"),
+        Here("compared", compared, of="group"),
         rollout=rollout,
         hook=hook,
         schedule=Schedule(batch_groups=1, max_mean_lag=1, max_lag=1),

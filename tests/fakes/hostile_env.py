@@ -1,4 +1,4 @@
-"""A synchronous environment that does harm in a share of its episodes, in threads or processes."""
+"""A synchronous environment that does harm in some of its episodes, in threads or processes."""
 
 import ctypes
 import os
@@ -14,8 +14,7 @@ from typing import Any, Self
 from headrace.envs import Message, StepResult, Task
 
 RELEASE = threading.Event()  # of what hangs in threads of this process
-OPENED = "opened"
-CLOSED = "closed"
+BEGUN, OPENED, HARMED, CLOSED = "begun", "opened", "harmed", "closed"
 
 
 def fail() -> None:
@@ -48,7 +47,7 @@ def leave_a_child() -> None:
 
 
 def flood_output() -> None:
-    until = time.monotonic() + 0.5
+    until = time.monotonic() + 0.1
     while time.monotonic() < until:
         sys.stdout.write("x" * 1000 + "\n")
 
@@ -99,22 +98,33 @@ class Hidden(Exception):
 
 
 class Hostile:
-    """Does `kind` of harm in `call` in a share of all episodes, which the task and seed decide."""
+    """Does harm in `call` in some of all episodes, which a folder counts."""
 
-    def __init__(self, folder: str, kind: str, share: float, call: str = "step"):
+    def __init__(self, folder: str, kinds: Sequence[str], every: int, call: str = "step"):
+        """Args:
+        folder: of notes, shared by all processes.
+        kinds: of harm; each is done in one episode of `every`, from the half on.
+        """
         self._folder = Path(folder)
-        self._kind, self._share, self._call = kind, share, call
-        self._bad = False
+        self._kinds, self._every, self._call = kinds, every, call
+        self._harm: Callable[[], Any] | None = None
 
-    def _note(self, what: str) -> None:
-        with (self._folder / f"{what} {os.getpid()}").open("a") as file:
+    def _note(self, what: str) -> int:
+        """Write a sign into a file; return how many there are, by then."""
+        with (self._folder / what).open("a") as file:
             file.write(".")
+            file.flush()
+            return file.tell()
 
     def _do(self, call: str) -> Any:
-        return HARM[self._kind]() if self._bad and call == self._call else None
+        if self._harm is None or call != self._call:
+            return None
+        self._note(HARMED)
+        return self._harm()
 
     def __enter__(self) -> Self:
-        self._bad = random.random() < self._share
+        place = (self._note(BEGUN) + self._every // 2) % self._every
+        self._harm = HARM[self._kinds[place]] if place < len(self._kinds) else None
         self._do("open")
         self._note(OPENED)
         return self

@@ -1,12 +1,21 @@
 """Reward functions that worker processes can import, good ones and bad ones."""
 
+import itertools
 import os
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import trio
 
 from headrace.envs import EpisodeRecord
+
+
+def ask(episode: EpisodeRecord) -> str:
+    return f"Score this answer from 0 to 1: {episode.answer}"
 
 
 def length(episode: EpisodeRecord) -> float:
@@ -46,43 +55,129 @@ def text(episode: EpisodeRecord) -> str:
     return "1.0"
 
 
+async def length_later(episode: EpisodeRecord) -> float:
+    async with trio.open_nursery() as nursery:  # a loop of its own, and a thread that trio keeps
+        nursery.start_soon(trio.to_thread.run_sync, len, "")
+    return float(len(episode.answer))
+
+
+async def raises_in_a_nursery(episode: EpisodeRecord) -> float:
+    async with trio.open_nursery():
+        raise KeyError("here")
+
+
+async def blocks_the_loop(episode: EpisodeRecord) -> float:
+    time.sleep(600.0)
+    return 0.0
+
+
+class Hidden(Exception):
+    """Can't be described."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def raises_hidden(episode: EpisodeRecord) -> float:
+    raise Hidden
+
+
+def raises_flood(episode: EpisodeRecord) -> float:
+    raise ValueError("x" * 20_000_000)
+
+
+def interrupts(episode: EpisodeRecord) -> float:
+    raise KeyboardInterrupt
+
+
+def leaves(episode: EpisodeRecord) -> float:
+    raise SystemExit(0)
+
+
+def forks(episode: EpisodeRecord) -> float:
+    return float(os.fork() > 0)  # both come back
+
+
+def closes_everything(episode: EpisodeRecord) -> float:
+    os.closerange(0, 100)
+    return 1.0
+
+
+def number_of_numpy(episode: EpisodeRecord) -> Any:
+    import numpy as np  # noqa: PLC0415 - in the worker alone
+
+    return np.float32(0.5)
+
+
+VALUES: dict[str, Any] = {
+    "bool": True,
+    "fraction": Fraction(1, 2),
+    "infinite": float("-inf"),
+    "huge": 10**400,
+    "complex": 1j,
+    "bytes": b"1",
+    "list": [1.0],
+    "lock": threading.Lock(),
+}
+
+
+def by_answer(episode: EpisodeRecord) -> Any:
+    """Do what the answer names."""
+    if episode.answer in VALUES:
+        return VALUES[episode.answer]
+    functions: dict[str, Callable[[EpisodeRecord], Any]] = globals()
+    return functions[episode.answer](episode)
+
+
+def above_mean(episodes: Sequence[EpisodeRecord]) -> Any:
+    import numpy as np  # noqa: PLC0415
+
+    lengths = np.array([len(each.answer) for each in episodes])
+    return lengths - lengths.mean()
+
+
+LISTS: dict[str, Callable[[Sequence[EpisodeRecord]], Any]] = {
+    "mean": above_mean,
+    "skip": lambda episodes: tuple(1 if each.answer else None for each in episodes),
+    "iterator": lambda episodes: iter([0.0, 1.0]),
+    "endless": lambda episodes: itertools.repeat(1.0),
+    "few": lambda episodes: [1.0],
+    "nothing": lambda episodes: None,
+    "number": lambda episodes: 1.0,
+    "text": lambda episodes: "12",
+    "dict": lambda episodes: {0: 1.0, 1: 2.0},
+    "nan": lambda episodes: [0.0, float("nan")],
+}
+
+
+def by_first_answer(episodes: Sequence[EpisodeRecord]) -> Any:
+    """Return what the first answer names."""
+    return LISTS[episodes[0].answer](episodes)
+
+
 def process(episode: EpisodeRecord) -> float:
     return float(os.getpid())
 
 
 def leaves_a_thread(episode: EpisodeRecord) -> float:
     threading.Thread(target=time.sleep, args=(60.0,), daemon=True).start()
+    return 2.0
+
+
+_CALLS = itertools.count(1)
+
+
+async def blocks_at_times(episode: EpisodeRecord) -> float:
+    """Block the loop in each eighth call of a process, for ever."""
+    if next(_CALLS) % 8 == 0:
+        time.sleep(600.0)
     return float(os.getpid())
-
-
-def raises_on_bad(episode: EpisodeRecord) -> float:
-    if episode.answer == "bad":
-        raise KeyError(episode.answer)
-    return float(os.getpid())
-
-
-def fails_on_bad(episode: EpisodeRecord) -> float:
-    if episode.answer == "bad":
-        os._exit(3)
-    return 1.0
-
-
-def above_mean(episodes: Sequence[EpisodeRecord]) -> list[float]:
-    mean = sum(len(each.answer) for each in episodes) / len(episodes)
-    return [len(each.answer) - mean for each in episodes]
-
-
-def skips_empty(episodes: Sequence[EpisodeRecord]) -> list[float | None]:
-    return [float(len(episodes)) if each.answer else None for each in episodes]
-
-
-def too_few(episodes: Sequence[EpisodeRecord]) -> list[float]:
-    return [1.0]
 
 
 HARM = {
     "raise": raises,
     "hang": hangs,
+    "block": blocks_the_loop,
     "exit": exits,
     "none": nothing,
     "nan": not_finite,

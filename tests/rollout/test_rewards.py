@@ -1,6 +1,7 @@
 """Rewards of episodes and of groups, from the rollout's side."""
 
 import math
+from functools import partial
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from tests.rollout.talks import CONFIG, TASK, Script, Talk
 from tests.rollout.test_group import World
 
 ANY = CharacterRenderer(TextConfig("0123456789eionqstu"))
+Here = partial(Reward, in_loop=True)  # under the virtual clock
 
 
 def run(*rewards, weights=None, stop_after=math.inf):
@@ -56,7 +58,7 @@ def test_an_episode_has_its_rewards_by_name_and_their_weighted_sum():
         seen.append(episode)
         return 0.5
 
-    outcome = run(Reward("tokens", tokens, weight=-0.1), Reward("watching", watching))
+    outcome = run(Here("tokens", tokens, weight=-0.1), Here("watching", watching))
     assert isinstance(outcome, Trajectory)
     sampled = int(outcome.loss_mask.sum())
     assert outcome.rewards == {"env": 2.0, "tokens": sampled, "watching": 0.5}
@@ -69,7 +71,7 @@ def test_an_episode_has_its_rewards_by_name_and_their_weighted_sum():
 
 
 def test_a_weight_of_the_environments_own_reward_is_that_of_its_turns():
-    outcome = run(Reward("tokens", tokens), weights={"env": 0.25, "tokens": 0})
+    outcome = run(Here("tokens", tokens), weights={"env": 0.25, "tokens": 0})
     assert outcome.reward == 0.5
     assert [turn.reward for turn in outcome.turns] == [0.25, 0.25]
     assert outcome.rewards["env"] == 2.0
@@ -80,7 +82,7 @@ def test_a_weight_of_the_environments_own_reward_is_that_of_its_turns():
     [(nothing, FailureKind.REWARD_ERROR), (hangs, FailureKind.REWARD_TIMEOUT)],
 )
 def test_what_cannot_be_scored_is_a_failure_of_a_kind_of_its_own(function, kind):
-    outcome = run(Reward("tokens", tokens), Reward("mine", function))
+    outcome = run(Here("tokens", tokens), Here("mine", function))
     assert isinstance(outcome, EpisodeFailure)
     assert outcome.kind is kind
     assert outcome.error.startswith("the reward 'mine' couldn't be computed: ")
@@ -88,7 +90,7 @@ def test_what_cannot_be_scored_is_a_failure_of_a_kind_of_its_own(function, kind)
 
 
 def test_an_episode_that_is_stopped_while_it_is_scored_is_cancelled():
-    outcome = run(Reward("hangs", hangs, deadline_seconds=50.0), stop_after=5.0)
+    outcome = run(Here("hangs", hangs, deadline_seconds=50.0), stop_after=5.0)
     assert isinstance(outcome, EpisodeFailure)
     assert outcome.kind is FailureKind.CANCELLED
     assert outcome.error == "the rewards: over_age"
@@ -99,7 +101,7 @@ def test_an_episode_that_is_stopped_while_it_is_scored_is_cancelled():
 
 def compared(function, **options):
     """Return a group of three whose members are compared by `function`."""
-    reward = Reward("compared", function, of="group", deadline_seconds=5.0)
+    reward = Here("compared", function, of="group", deadline_seconds=5.0)
     return World(scorer=Scorer([reward]), **options)
 
 

@@ -13,12 +13,9 @@ from headrace.envs.http_client import HttpError, post_json
 from headrace.envs.rewards import Judge, JudgeConfig, JudgeError, RewardFailed, Scorer
 from headrace.envs.rewards.judge import read_score
 from tests.fakes.http_server import completion, reply, serving
+from tests.fakes.reward_functions import ask
 
 EPISODE = EpisodeRecord(Task("t"), (Message("user", "1+1?"), Message("assistant", "2")))
-
-
-def ask(episode):
-    return f"Score this answer from 0 to 1: {episode.answer}"
 
 
 def judged(*replies, **config):
@@ -126,19 +123,33 @@ def test_a_server_that_is_not_there():
     trio.run(main)
 
 
-def test_as_a_reward_it_has_places_and_a_deadline_and_leaves_no_connection():
+def test_as_a_reward_it_asks_from_worker_processes():
+    async def main():
+        async with serving(completion("0.5"), completion("much")) as server:
+            judge = Judge(JudgeConfig(server.url, "m", api_key="s3cret"), ask)
+            scorer = Scorer([Reward("judge", judge, concurrency=1)])
+            assert await scorer.score(EPISODE) == {"env": 0.0, "judge": 0.5}
+            with pytest.raises(RewardFailed, match="JudgeError: the answer has no score of 0 to"):
+                await scorer.score(EPISODE)
+            assert b"Bearer s3cret" in server.requests[0][0]
+
+    trio.run(main)
+
+
+def test_as_a_reward_in_the_loop_it_has_places_and_a_deadline_and_leaves_no_connection():
     async def main():
         async with serving(0.01, completion("1")) as server:
             judge = Judge(JudgeConfig(server.url, "m", pause_seconds=0.0), ask)
-            scorer = Scorer([Reward("judge", judge, concurrency=2)])
+            scorer = Scorer([Reward("judge", judge, concurrency=2, in_loop=True)])
             async with trio.open_nursery() as nursery:
                 for _ in range(6):
                     nursery.start_soon(scorer.score, EPISODE)
             assert server.most_open <= 3  # one may still be closing
         async with serving(60.0) as server:
             judge = Judge(JudgeConfig(server.url, "m"), ask)
+            reward = Reward("judge", judge, deadline_seconds=0.05, in_loop=True)
             with pytest.raises(RewardFailed, match=r"'judge'.* took more than 0\.05 s"):
-                await Scorer([Reward("judge", judge, deadline_seconds=0.05)]).score(EPISODE)
+                await Scorer([reward]).score(EPISODE)
 
     trio.run(main)
 

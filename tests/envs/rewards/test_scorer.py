@@ -1,7 +1,6 @@
 """Rewards: numbers by name, or a failure that names the reward and is never a 0."""
 
 import math
-import os
 
 import pytest
 import trio
@@ -22,46 +21,101 @@ def score(*rewards: Reward, text: str = "42") -> dict[str, float]:
     return trio.run(Scorer(rewards).score, said(text, env_reward=0.5))
 
 
+def as_closure():
+    async def closure(episode):
+        return 1.0
+
+    return closure
+
+
 async def good(episode: EpisodeRecord) -> float:
     await trio.lowlevel.checkpoint()
     return 1.0
 
 
-def as_async(function):
-    """Return the same for the run's own loop, which starts no process."""
-
-    async def called(episode):
-        await trio.lowlevel.checkpoint()
-        return function(episode)
-
-    return called
-
-
 def test_rewards_by_name():
     found = score(
-        Reward("right", functions.right), Reward("length", functions.length), Reward("good", good)
+        Reward("right", functions.right),
+        Reward("later", functions.length_later),
+        Reward("good", good, in_loop=True),
     )
-    assert found == {"env": 0.5, "right": 1.0, "length": 2.0, "good": 1.0}
+    assert found == {"env": 0.5, "right": 1.0, "later": 2.0, "good": 1.0}
     assert all(type(value) is float for value in found.values())
 
 
-@pytest.mark.parametrize(
-    ("function", "why", "timed_out"),
-    [
-        (as_async(functions.nothing), "it gave None", False),
-        (functions.raises, "ValueError: no such answer", False),
-        (functions.hangs_in_c, "took more than 0.2 s", True),
-        (functions.exits, "its process exited with status 0", False),
-        (as_async(functions.not_finite), "a reward must be a number from -1e+06 to 1e+06", False),
-        (as_async(functions.text), "got '1.0'", False),
-    ],
-)
-def test_what_cannot_be_scored_is_no_zero(function, why, timed_out):
-    with pytest.raises(RewardFailed) as caught:
-        score(Reward("mine", function, deadline_seconds=0.2))
-    assert str(caught.value).startswith("the reward 'mine' couldn't be computed: ")
-    assert why in str(caught.value)
-    assert caught.value.timed_out is timed_out
+NO_SCORES = {
+    "nothing": "it gave None",
+    "raises": "ValueError: no such answer",
+    "raises_in_a_nursery": "KeyError: 'here'",
+    "raises_hidden": "Hidden: <exception str() failed>",
+    "raises_flood": "ValueError: xxx",
+    "interrupts": "KeyboardInterrupt",
+    "leaves": "SystemExit: 0",
+    "not_finite": "a reward must be a number from -1e+06 to 1e+06 or None, got nan",
+    "infinite": "got -inf",
+    "huge": "OverflowError: int too large to convert to float",
+    "text": "got '1.0'",
+    "complex": "got 1j",
+    "bytes": "got b'1'",
+    "list": "got [1.0]",
+    "lock": "got <unlocked _thread.lock",
+}
+SCORES = {"length_later": 12.0, "bool": 1.0, "fraction": 0.5, "number_of_numpy": 0.5}
+COSTS_ITS_PROCESS = {
+    "blocks_the_loop": "took more than 2 s",
+    "exits": "its process exited with status 0",
+    "closes_everything": "its process",
+    "forks": 1.0,  # an answer, and what it leaves
+    "leaves_a_thread": 2.0,
+}
+
+
+async def outcome_of(scorer, name):
+    """Return the score, or the text of the failure, which names the reward."""
+    try:
+        return (await scorer.score(said(name)))["mine"]
+    except RewardFailed as failed:
+        return reason(failed)
+
+
+def reason(failed):
+    before, _, why = str(failed).partition(" couldn't be computed: ")
+    assert before == "the reward 'mine'"
+    assert len(why) < 2000
+    assert failed.timed_out is ("took more than" in why)
+    return why
+
+
+def test_what_cannot_be_scored_is_no_zero_and_leaves_its_process_warm():
+    async def main():
+        scorer = Scorer([Reward("mine", functions.by_answer, concurrency=1)])
+        pid = await outcome_of(scorer, "process")
+        for name, why in NO_SCORES.items():
+            assert why in await outcome_of(scorer, name), name
+        for name, value in SCORES.items():
+            assert await outcome_of(scorer, name) == value, name
+        assert await outcome_of(scorer, "process") == pid
+
+    trio.run(main)
+
+
+def test_what_costs_its_process_costs_nothing_else():
+    async def main():
+        scorer = Scorer([Reward("mine", functions.by_answer, deadline_seconds=2.0, concurrency=1)])
+        pids = [await outcome_of(scorer, "process")]
+        for name, told in COSTS_ITS_PROCESS.items():
+            outcome = await outcome_of(scorer, name)
+            assert told in outcome if isinstance(told, str) else told == outcome, name
+            pids.append(await outcome_of(scorer, "process"))
+        assert len(set(pids)) == len(pids)
+
+    trio.run(main)
+
+
+def test_a_call_into_c_that_hangs_is_killed():
+    reward = Reward("mine", functions.hangs_in_c, deadline_seconds=0.2)
+    with pytest.raises(RewardFailed, match=r"took more than 0\.2 s"):
+        score(reward)
 
 
 def test_async_functions_have_deadlines_and_may_raise_groups():
@@ -73,10 +127,10 @@ def test_async_functions_have_deadlines_and_may_raise_groups():
             raise KeyError("here")
 
     with pytest.raises(RewardFailed, match=r"took more than 0\.01 s") as caught:
-        score(Reward("slow", slow, deadline_seconds=0.01))
+        score(Reward("slow", slow, deadline_seconds=0.01, in_loop=True))
     assert caught.value.timed_out
     with pytest.raises(RewardFailed, match="KeyError: 'here'"):
-        score(Reward("raising", raising))
+        score(Reward("raising", raising, in_loop=True))
 
 
 def test_the_first_failed_reward_is_named_whatever_ends_first():
@@ -87,35 +141,7 @@ def test_the_first_failed_reward_is_named_whatever_ends_first():
         raise ValueError
 
     with pytest.raises(RewardFailed, match="'slowly'"):
-        score(Reward("slowly", slowly), Reward("at_once", at_once))
-
-
-def test_a_process_is_warm_until_something_is_wrong_with_it():
-    async def main():
-        scorer = Scorer([Reward("process", functions.process, concurrency=1)])
-        first = await scorer.score(said(""))
-        assert first == await scorer.score(said(""))
-        assert first["process"] != os.getpid()
-        mixed = Scorer([Reward("mixed", functions.raises_on_bad, concurrency=1)])
-        before = await mixed.score(said("fine"))
-        with pytest.raises(RewardFailed, match="KeyError"):
-            await mixed.score(said("bad"))
-        assert before == await mixed.score(said("fine"))
-        bad = Scorer([Reward("bad", functions.fails_on_bad, concurrency=1)])
-        with pytest.raises(RewardFailed, match="status 3"):
-            await bad.score(said("bad"))
-        assert (await bad.score(said("fine")))["bad"] == 1.0
-
-    trio.run(main)
-
-
-def test_a_process_with_a_thread_left_behind_is_not_used_again():
-    async def main():
-        scorer = Scorer([Reward("leaves", functions.leaves_a_thread, concurrency=1)])
-        return [(await scorer.score(said("")))["leaves"] for _ in range(2)]
-
-    first, second = trio.run(main)
-    assert first != second
+        score(Reward("slowly", slowly, in_loop=True), Reward("at_once", at_once, in_loop=True))
 
 
 def test_calls_of_an_async_function_are_limited():
@@ -130,7 +156,7 @@ def test_calls_of_an_async_function_are_limited():
         return 0.0
 
     async def main():
-        scorer = Scorer([Reward("counting", counting, concurrency=3)])
+        scorer = Scorer([Reward("counting", counting, concurrency=3, in_loop=True)])
         async with trio.open_nursery() as nursery:
             for _ in range(10):
                 nursery.start_soon(scorer.score, said(""))
@@ -157,25 +183,30 @@ def test_a_module_that_fails_to_be_imported_ends_the_run():
 # Groups ------------------------------------------------------------------------------------
 
 
-def compare(function, *texts):
-    scorer = Scorer([Reward("mine", function, of="group")])
-    assert scorer.compares
-    return trio.run(scorer.compare, [said(text) for text in texts])
+def test_a_reward_of_groups_sees_all_members_and_may_leave_some_out():
+    scores = {"mean": [2.0, -2.0], "skip": [1.0, None], "iterator": [0.0, 1.0]}
+    failures = {
+        "endless": "a list of 2 numbers, one for each member, got [1.0, 1.0, 1.0]",
+        "few": "got [1.0]",
+        "nothing": "it gave None",
+        "number": "got 1.0",
+        "text": "got '12'",
+        "dict": "got {0: 1.0, 1: 2.0}",
+        "nan": "a reward must be a number",
+    }
 
+    async def main():
+        scorer = Scorer([Reward("mine", functions.by_first_answer, of="group", concurrency=1)])
+        for name, values in scores.items():
+            found = await scorer.compare([said(name), said("")])
+            assert scorer.compares
+            assert [None if isinstance(f, RewardFailed) else f["mine"] for f in found] == values
+        for name, why in failures.items():
+            for failed in await scorer.compare([said(name), said("")]):
+                assert isinstance(failed, RewardFailed)
+                assert why in str(failed), name
 
-def test_a_reward_of_groups_sees_all_members():
-    assert compare(functions.above_mean, "", "aa", "aaaa") == [
-        {"mine": -2.0}, {"mine": 0.0}, {"mine": 2.0},
-    ]  # fmt: skip
-
-
-def test_a_member_may_be_left_out_and_a_wrong_list_fails_all():
-    first, second = compare(functions.skips_empty, "", "a")
-    assert isinstance(first, RewardFailed)
-    assert second == {"mine": 2.0}
-    failed = compare(functions.too_few, "a", "b")
-    assert [type(each) for each in failed] == [RewardFailed, RewardFailed]
-    assert "a list of 2 numbers" in str(failed[0])
+    trio.run(main)
 
 
 # Weights -----------------------------------------------------------------------------------
@@ -183,7 +214,7 @@ def test_a_member_may_be_left_out_and_a_wrong_list_fails_all():
 
 @given(st.dictionaries(st.sampled_from(["env", "a", "b"]), st.floats(-10, 10)))
 def test_the_total_is_the_weighted_sum(weights):
-    scorer = Scorer([Reward("a", good, weight=2.0), Reward("b", good)], weights)
+    scorer = Scorer([Reward("a", functions.length, weight=2.0), Reward("b", good)], weights)
     expected = {"env": 1.0, "a": 2.0, "b": 1.0, **weights}
     assert scorer.weights == expected
     values = {"env": 1.0, "a": 10.0, "b": 100.0}
@@ -199,6 +230,7 @@ def test_the_total_is_the_weighted_sum(weights):
         ([Reward("a", good)], {"b": 1.0}, "one of env, a; got b=1.0"),
         ([Reward("a", good)], {"a": math.inf}, "must be finite"),
         ([Reward("a", lambda episode: 1.0)], {}, "top level of a module"),
+        ([Reward("a", as_closure())], {}, "top level of a module"),
     ],
 )
 def test_rewards_that_contradict_each_other(rewards, weights, message):
@@ -211,8 +243,9 @@ def test_rewards_that_contradict_each_other(rewards, weights, message):
     [
         ("name", "a-b"), ("name", "env"), ("weight", math.nan), ("of", "all"),
         ("deadline_seconds", 0.0), ("start_deadline_seconds", math.inf), ("concurrency", -1),
+        ("in_loop", True),
     ],
 )  # fmt: skip
 def test_values_of_a_reward(field, value):
     with pytest.raises(ValueError, match=f"{field} of the reward .* must be .*, got"):
-        Reward(**{"name": "mine", "function": good, field: value})
+        Reward(**{"name": "mine", "function": functions.length, field: value})
