@@ -33,9 +33,9 @@ def row_logprobs(
     """
     hidden, head = run_rows(params, rows, forward=forward)
     before = states_before(hidden)
-    logprobs, entropy = score_targets(before, head, rows.tokens, temperature=temperature)
+    scores = score_targets(before, head, rows.tokens, temperature=temperature)
     known = predicted(rows.segment_ids)
-    return jnp.where(known, logprobs, 0.0), jnp.where(known, entropy, 0.0)
+    return jnp.where(known, scores.logprobs, 0.0), jnp.where(known, scores.entropy, 0.0)
 
 
 def run_rows(params: Params, rows: TrainBatch, *, forward: Forward) -> tuple[jax.Array, Head]:

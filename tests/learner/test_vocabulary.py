@@ -10,7 +10,8 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from headrace.pipeline.learner.vocabulary import TileSize, score_targets
+from headrace.pipeline.learner.tiles import TileSize
+from headrace.pipeline.learner.vocabulary import score_targets
 from headrace.pipeline.models.head import OutputHead, logits
 from headrace.sharding.mesh import FSDP, TENSOR, make_mesh
 from tests.learner.toy import quick_jit
@@ -21,7 +22,7 @@ FLAT_ROWS, FLAT_TOKENS = 2, 256
 
 def weighted(scores):
     """A number that all logprobs and entropies decide."""
-    logprobs, entropy = scores
+    logprobs, entropy = scores[:2]
     weights = jnp.cos(jnp.arange(logprobs.size, dtype=jnp.float32)).reshape(logprobs.shape)
     return jnp.sum(weights * logprobs) + 0.3 * jnp.sum(weights[::-1] * entropy)
 
