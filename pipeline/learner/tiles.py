@@ -110,29 +110,31 @@ class Differentiable(Folding, Protocol):
 
 @dataclass(frozen=True)
 class Rule:
-    """How the logits are made, tile by tile.
+    """What is made of the logits, and how they are made, tile by tile.
 
     Attributes:
+      folding: what is made of them; a `Differentiable` where gradients are asked for.
       temperature: they are divided by it.
       entries: of a tile, all parts together.
       tokens: of a tile and of each row.
     """
 
+    folding: Any
     temperature: float
     entries: int
     tokens: int
 
 
 def rule_of(
-    hidden: jax.Array, head: Head, *, temperature: float, tile: TileSize = DEFAULT_TILE
+    folding: Folding, hidden: jax.Array, head: Head, *, temperature: float, tile: TileSize
 ) -> Rule:
     """Choose the tiles for hidden states [R, N, D]."""
     rows, length, _ = hidden.shape
     tokens = tile.logits // (min(tile.entries, _entries(head)) * max(1, rows))
-    return Rule(temperature, tile.entries, min(max(1, tokens), max(1, length)))
+    return Rule(folding, temperature, tile.entries, min(max(1, tokens), max(1, length)))
 
 
-def fold(hidden: jax.Array, head: Head, operands: Any, rule: Rule, folding: Folding) -> Any:
+def fold(hidden: jax.Array, head: Head, operands: Any, rule: Rule) -> Any:
     """Go through all logits of the tokens; not to be differentiated.
 
     Args:
@@ -141,7 +143,7 @@ def fold(hidden: jax.Array, head: Head, operands: Any, rule: Rule, folding: Fold
       operands: pytree of arrays [R, N, ...].
 
     Returns:
-      What `folding.finish` gives, as arrays [R, N, ...].
+      What `rule.folding.finish` gives, as arrays [R, N, ...].
     """
     rows, length, _ = hidden.shape
 
@@ -152,31 +154,27 @@ def fold(hidden: jax.Array, head: Head, operands: Any, rule: Rule, folding: Fold
         def add(index: jax.Array, sums: Any) -> Any:
             tile = _tile(index, head, rule)
             logits = _logits(states, _cut(head, tile), rule)
-            return folding.add(sums, logits, tile, of_tokens)
+            return rule.folding.add(sums, logits, tile, of_tokens)
 
-        start = folding.start(*states.shape[:2])
-        found = folding.finish(lax.fori_loop(0, _num_tiles(head, rule), add, start))
+        start = rule.folding.start(*states.shape[:2])
+        found = rule.folding.finish(lax.fori_loop(0, _num_tiles(head, rule), add, start))
         return jax.tree.map(lambda array: array.reshape(rows, -1, *array.shape[1:]), found)
 
     return _join(lax.map(chunk, _split((hidden, operands), rule)), length)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def fold_differentiably(
-    hidden: jax.Array, head: Head, operands: Any, rule: Rule, folding: Differentiable
-) -> Any:
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def fold_differentiably(hidden: jax.Array, head: Head, operands: Any, rule: Rule) -> Any:
     """Do what `fold` does; gradients of hidden states and head are summed in float32."""
-    return fold(hidden, head, operands, rule, folding)
+    return fold(hidden, head, operands, rule)
 
 
-def _fold_forward(
-    hidden: Any, head: Any, operands: Any, rule: Rule, folding: Differentiable
-) -> tuple[Any, Any]:
+def _fold_forward(hidden: Any, head: Any, operands: Any, rule: Rule) -> tuple[Any, Any]:
     learns = any(leaf.perturbed for leaf in jax.tree.leaves(head, is_leaf=_is_primal))
     hidden, head, operands = jax.tree.map(
         lambda leaf: leaf.value, (hidden, head, operands), is_leaf=_is_primal
     )
-    found = fold(hidden, head, operands, rule, folding)
+    found = fold(hidden, head, operands, rule)
     # None stands for a frozen head, whose gradient is never made: it is as large as the head.
     return found, (hidden, head, operands, found, () if learns else None)
 
@@ -185,9 +183,7 @@ def _is_primal(leaf: Any) -> bool:
     return isinstance(leaf, jax.custom_derivatives.CustomVJPPrimal)
 
 
-def _fold_backward(
-    rule: Rule, folding: Differentiable, kept: Any, gradients: Any
-) -> tuple[jax.Array, Head | None, None]:
+def _fold_backward(rule: Rule, kept: Any, gradients: Any) -> tuple[jax.Array, Head | None, None]:
     hidden, head, operands, found, learns = kept
     given = Given(operands, found, jax.tree.map(_whole, gradients, is_leaf=_is_zero))
     start = None if learns is None else jnp.zeros(_by_part(head).shape, jnp.float32)
@@ -200,7 +196,7 @@ def _fold_backward(
             of_hidden, of_head = totals
             tile = _tile(index, head, rule)
             logits, pull_back = jax.vjp(partial(_logits, rule=rule), states, _cut(head, tile))
-            more_hidden, more_head = pull_back(folding.of_logits(logits, tile, of_tokens))
+            more_hidden, more_head = pull_back(rule.folding.of_logits(logits, tile, of_tokens))
             if of_head is not None:
                 of_head = _add_rows(of_head, more_head.matrix, tile)
             return of_hidden + more_hidden.astype(jnp.float32), of_head

@@ -48,8 +48,8 @@ def top_tokens(
       entries: the vocabulary's first so many entries take part, k at least; None: all.
     """
     states, head = jax.lax.stop_gradient((states_before(hidden), head))
-    rule = rule_of(states, head, temperature=temperature, tile=tile)
-    top: TopTokens = fold(states, head, (), rule, _Likeliest(k, entries))
+    rule = rule_of(_Likeliest(k, entries), states, head, temperature=temperature, tile=tile)
+    top: TopTokens = fold(states, head, (), rule)
     return top
 
 
@@ -71,8 +71,8 @@ def logprobs_of(
       f32[R, T, k + 1].
     """
     states = states_before(hidden)
-    rule = rule_of(states, head, temperature=temperature, tile=tile)
-    found: _Categories = fold_differentiably(states, head, ids, rule, _Named(ids.shape[-1]))
+    rule = rule_of(_Named(ids.shape[-1]), states, head, temperature=temperature, tile=tile)
+    found: _Categories = fold_differentiably(states, head, ids, rule)
     return found.logprobs
 
 

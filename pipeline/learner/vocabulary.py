@@ -65,8 +65,8 @@ def score_targets(
       targets: i32[R, N] in 0..V-1.
       temperature: > 0; logits are divided by it, as the sampler does.
     """
-    rule = rule_of(hidden, head, temperature=temperature, tile=tile)
-    scores: Scores = fold_differentiably(hidden, head, targets, rule, _Targets())
+    rule = rule_of(_Targets(), hidden, head, temperature=temperature, tile=tile)
+    scores: Scores = fold_differentiably(hidden, head, targets, rule)
     return scores
 
 
