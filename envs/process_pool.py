@@ -12,6 +12,7 @@ import trio
 from trio.lowlevel import RunVar
 
 from .base import EnvironmentBroken
+from .sandbox.audit import current_audit
 from .worker_process import WorkerProcess, WorkerProcessError, start_process
 
 _STARTS = 3
@@ -133,9 +134,11 @@ class ProcessPool:
 
     async def _begin(self, process: WorkerProcess) -> None:
         seconds, most = self.limits.start_deadline_seconds, self.limits.max_result_bytes
+        log = current_audit()
+        audit = (str(log.path.absolute()), log.run) if log is not None else None
         try:
             with trio.fail_after(seconds):
-                await process.call("start", self._make, most, max_bytes=_READY_BYTES)
+                await process.call("start", self._make, most, audit, max_bytes=_READY_BYTES)
         except trio.TooSlowError as error:
             await process.wait_until_gone()
             words = process.output.last_words()

@@ -23,10 +23,15 @@ Call = Literal["start", "open", "reset", "step", "close", "run"]
 
 @dataclass(frozen=True)
 class Request:
-    """One call for the worker to make."""
+    """One call for the worker to make.
+
+    Attributes:
+      episode: the name of the one that it is made for, if any.
+    """
 
     call: Call
     arguments: tuple[Any, ...] = ()
+    episode: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from .base import EnvironmentBroken, StepResult, Task
+from .base import EPISODE, EnvironmentBroken, StepResult, Task
 from .messages import Message
 from .process_wire import HEADER, Answer, Call, Request, frame
+from .sandbox.audit import AuditLog, audit_to
 
 _TEXT_CHARACTERS = 1000
 _DETAILS_CHARACTERS = 8000
@@ -93,11 +94,13 @@ class _Host:
         self._manager: Any = None
         self._env: Any = None
         self._max_result_bytes = 0
+        self._audit = ExitStack()  # open as long as this process
         self._threads = _threads()
 
     def answer(self, body: bytes) -> bytes:
         """Make the call of a request; return the frame of its answer."""
         request: Request = pickle.loads(body)
+        EPISODE.set(request.episode)
         if request.call == "start":  # a failure ends this process, with its traceback as output
             self._start(*request.arguments)
             return frame(Answer("ok"))
@@ -109,7 +112,10 @@ class _Host:
             reusable = not self._left_something()
             return frame(Answer("error", _describe(error), _details(), reusable=reusable))
 
-    def _start(self, make: bytes, max_result_bytes: int) -> None:
+    def _start(self, make: bytes, max_result_bytes: int, audit: tuple[str, str] | None) -> None:
+        if audit is not None:  # sandboxes that are opened here are recorded with the run's
+            path, run = audit
+            self._audit.enter_context(audit_to(AuditLog(Path(path), run)))
         self._make = pickle.loads(make)
         self._max_result_bytes = max_result_bytes
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import trio
 
+from .base import EPISODE
 from .process_output import ProcessOutput
 from .process_wire import HEADER, Answer, Call, Request, frame, read_answer
 
@@ -88,7 +89,7 @@ class WorkerProcess:
           WorkerProcessError: if the process ends, or answers what isn't an answer.
           trio.Cancelled: at the deadline; the process is killed.
         """
-        data = frame(Request(call, arguments))
+        data = frame(Request(call, arguments, EPISODE.get()))
         self.is_busy = True
         try:
             await self._stream.send_all(data)

@@ -74,6 +74,7 @@ async def evaluate(
     deadline_seconds: float,
     version: int | None = None,
     flight: Flight | None = None,
+    name: str = "evaluation",
 ) -> Evaluation:
     """Run one episode of each task, at most `max_episodes` of the rollout at once.
 
@@ -83,6 +84,7 @@ async def evaluate(
       deadline_seconds: episodes that haven't ended by then are counted as cancelled.
       version: the version to measure, which must be held; None follows the newest.
       flight: where the running episodes are listed.
+      name: what the names of its episodes begin with; a number follows.
     """
     flight = flight or Flight()
     limit = trio.CapacityLimiter(rollout.config.max_episodes)
@@ -91,7 +93,7 @@ async def evaluate(
     async def run_one(index: int, task: Task) -> None:
         async with limit:
             identity = identify(seed, index=_EVALUATION_STREAM + index, member=0, version=version)
-            identity = replace(identity, priority=_FIRST, name=f"evaluation {index}")
+            identity = replace(identity, priority=_FIRST, name=f"{name} {index}")
             outcomes.append(await flight.run(Episode(rollout, task, identity)))
 
     with trio.move_on_after(deadline_seconds):

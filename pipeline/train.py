@@ -277,6 +277,7 @@ class Job:
                 seed=self._recipe.run.seed,
                 deadline_seconds=config.deadline_seconds,
                 flight=self._flight,
+                name=f"evaluation {when} training, episode",
             )
         self._evaluation_deadline = math.inf
         journal.evaluated(when, evaluation)
@@ -291,6 +292,7 @@ class Job:
             deadline_seconds=config.deadline_seconds,
             version=version,
             flight=flight,
+            name=f"evaluation of version {version}, episode",
         )
         journal.evaluated_meanwhile(version, evaluation)
 

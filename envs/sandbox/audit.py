@@ -1,32 +1,30 @@
-"""The audit log: one line for each program that a run let run, chained by hashes.
+"""The audit log: two lines for each program that a run let run, chained by hashes.
 
-Each line holds the hash of the line before it, so a line can't be changed, removed or put in
-without changing every later one. What the chain can't show is that the last lines were cut
-off, or that all was written anew: for that, keep `AuditReport.head` elsewhere.
+The first is written before the program starts, the second when it has ended; of a call whose
+process was killed there is only the first. Each line holds the hash of the line before it, so a
+line can't be changed, removed or put in without changing every later one. What the chain can't
+show is that the last lines were cut off, or that all was written anew: for that, keep
+`AuditReport.head` elsewhere.
 
-Invariant: a record is written when its call has ended, before the caller sees the result; no
-code, input or output is in it, only hashes and sizes.
+Invariant: all processes and threads of a run append to one chain, one at a time; no code, input
+or output is in it, only hashes and sizes.
 """
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
-import time
+import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import trio
-from trio.lowlevel import RunVar
-
-from .config import SandboxConfig
-from .limits import Limits
 from .names import safe_name
-from .protocol import Guarantees, Program, Sandbox
-from .results import Result
 
 FILE_NAME = "sandbox.jsonl"
 _START = "0" * 64
@@ -42,30 +40,34 @@ class AuditReport:
     """What a log's check has found.
 
     Attributes:
-      records: how many there are.
-      head: the hash of the last one.
-      by_status: how many calls ended how.
+      calls: how many programs were started.
+      by_status: how many of them ended how.
+      unended: how many have no second line: they run, or who waited for them was killed.
+      head: the hash of the last line.
       is_torn: the last line is unfinished, as after a kill.
     """
 
-    records: int
-    head: str
+    calls: int
     by_status: Mapping[str, int]
+    unended: int
+    head: str
     is_torn: bool
 
 
 class AuditLog:
-    """A log, opened by its first record. It goes on where an earlier one of the file ended."""
+    """A log, opened by its first record. It goes on where the file ends, whoever wrote that."""
 
     def __init__(self, path: Path, run: str) -> None:
         """Args:
         path: of the file; made with the first record.
         run: the run's name, in each record.
         """
+        self.path = path
         self.run = safe_name(run)
-        self._path = path
         self._fd: int | None = None
-        self._sequence, self._head = 0, _START
+        self._owner = 0  # the process that opened it: locks don't keep a fork of it out
+        self._turn = threading.Lock()
+        self._size, self._sequence, self._head = 0, 0, _START
 
     def __enter__(self) -> Self:
         return self
@@ -79,18 +81,19 @@ class AuditLog:
         self.close()
 
     def record(self, fields: Mapping[str, Any]) -> None:
-        """Append a record.
+        """Append a record; waits while another process or thread appends.
 
         Raises:
           AuditError: if the file's last record isn't one.
           OSError: if it can't be written.
         """
-        fd = self._open()
-        record = {"sequence": self._sequence, "run": self.run, **fields, "previous": self._head}
-        self._head = _hash(record)
-        line = json.dumps({**record, "hash": self._head}, separators=(",", ":")) + "\n"
-        os.write(fd, line.encode())
-        self._sequence += 1
+        with self._turn:
+            fd = self._open()
+            fcntl.flock(fd, fcntl.LOCK_EX)  # let go by the kernel if its holder is killed
+            try:
+                self._append(fd, fields)
+            finally:
+                fcntl.flock(fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Close the file."""
@@ -98,11 +101,21 @@ class AuditLog:
             os.close(self._fd)
 
     def _open(self) -> int:
-        if self._fd is None:
+        if self._fd is None or self._owner != os.getpid():
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._fd = os.open(self._path, flags, 0o600)
-            self._sequence, self._head = _resume(self._fd)
+            self._fd, self._owner = os.open(self.path, flags, 0o600), os.getpid()
         return self._fd
+
+    def _append(self, fd: int, fields: Mapping[str, Any]) -> None:
+        if os.fstat(fd).st_size != self._size:  # others have appended meanwhile
+            self._sequence, self._head = _resume(fd)
+        record = {"sequence": self._sequence, "run": self.run, **fields, "previous": self._head}
+        head = digest(record)
+        line = json.dumps({**record, "hash": head}, separators=(",", ":")).encode() + b"\n"
+        if os.write(fd, line) != len(line):
+            raise OSError(errno.ENOSPC, "the audit log is cut; there may be no space", self.path)
+        self._sequence, self._head = self._sequence + 1, head
+        self._size = os.fstat(fd).st_size
 
 
 def verify_log(path: Path) -> AuditReport:
@@ -112,19 +125,22 @@ def verify_log(path: Path) -> AuditReport:
       AuditError: at the first record that isn't what was written.
       OSError: if the file can't be read.
     """
-    previous, by_status, count = _START, dict[str, int](), 0
+    previous, by_status, calls = _START, Counter[str](), 0
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):
         record = _parse(line, number)
         claimed = record.pop("hash", None)
-        if record.get("previous") != previous or record.get("sequence") != count:
+        if record.get("previous") != previous or record.get("sequence") != number - 1:
             raise AuditError(f"line {number}: it doesn't follow the line before it")
-        if claimed != _hash(record):
+        if claimed != digest(record):
             raise AuditError(f"line {number}: its content doesn't match its hash")
-        previous, count = str(claimed), count + 1
-        status = str(record.get("status"))
-        by_status[status] = by_status.get(status, 0) + 1
-    return AuditReport(count, previous, by_status, is_torn=bool(lines[-1]))
+        previous = str(claimed)
+        if "status" in record:
+            by_status[str(record["status"])] += 1
+        else:
+            calls += 1
+    unended = calls - by_status.total()
+    return AuditReport(calls, by_status, unended, previous, is_torn=bool(lines[-1]))
 
 
 def audit_run(run_folder: Path) -> str:
@@ -137,126 +153,39 @@ def audit_run(run_folder: Path) -> str:
     if not path.is_file():
         raise AuditError(f"there is no {path}; a run that used no sandbox writes none")
     report = verify_log(path)
-    counts = ", ".join(f"{count} {status}" for status, count in sorted(report.by_status.items()))
+    counts = [f"{count} {status}" for status, count in sorted(report.by_status.items())]
+    if report.unended:
+        counts.append(f"{report.unended} without an end, as after a kill")
     torn = "; the last line is unfinished, as after a kill" if report.is_torn else ""
-    return (
-        f"{path}: {report.records} calls ({counts or 'none'}), unchanged{torn}; head {report.head}"
-    )
+    told = ", ".join(counts) or "none"
+    return f"{path}: {report.calls} calls ({told}), unchanged{torn}; head {report.head}"
 
 
-_CURRENT: RunVar[AuditLog] = RunVar("sandbox audit log")
+_OPEN: list[AuditLog] = []  # of this process, the innermost last
 
 
 @contextmanager
 def audit_to(log: AuditLog) -> Iterator[None]:
-    """Record the calls of all sandboxes that this trio run opens in the block."""
-    token = _CURRENT.set(log)
+    """Record the calls of all sandboxes that this process opens in the block, on any thread.
+
+    Processes of `in_processes` that it starts meanwhile write to the same file.
+    """
+    _OPEN.append(log)
     try:
         yield
     finally:
-        _CURRENT.reset(token)
+        _OPEN.remove(log)
 
 
 def current_audit() -> AuditLog | None:
-    """Return the log of this trio run; None where there is none."""
-    try:
-        return _CURRENT.get()
-    except LookupError:
-        return None
+    """Return the log of this process; None where there is none."""
+    return _OPEN[-1] if _OPEN else None
 
 
-class AuditedSandbox:
-    """A sandbox whose calls are recorded; see `Sandbox` for what its methods promise."""
-
-    def __init__(
-        self, inside: Sandbox, log: AuditLog, *, config: SandboxConfig, episode: str
-    ) -> None:
-        self._inside = inside
-        self._log = log
-        self._config = config
-        self._common = {
-            "episode": episode,
-            "backend": config.backend,
-            "policy": _digest(asdict(config)),
-        }
-
-    @property
-    def guarantees(self) -> Guarantees:
-        """What this machine enforces."""
-        return self._inside.guarantees
-
-    async def exec(
-        self,
-        program: Program,
-        *,
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] | None = None,
-        limits: Limits | None = None,
-        deadline: float | None = None,
-    ) -> Result:
-        """Run a program and record how it ended; a cancelled one is recorded as such."""
-        given = _digests(program, stdin, files or {})
-        began = time.monotonic()
-        result = Result("killed", cause="cancelled")
-        try:
-            result = await self._inside.exec(
-                program, stdin=stdin, files=files, limits=limits, deadline=deadline
-            )
-        except trio.Cancelled:
-            self._record(given, limits, began, result)
-            raise
-        self._record(given, limits, began, result)
-        return result
-
-    def _record(
-        self, given: Mapping[str, Any], limits: Limits | None, began: float, result: Result
-    ) -> None:
-        self._log.record(
-            {
-                **self._common,
-                "exec_id": result.exec_id,
-                **given,
-                "limits": asdict(limits or self._config.limits),
-                "began": began,
-                "ended": time.monotonic(),
-                "status": result.status,
-                "cause": result.cause,
-                "exit_code": result.exit_code,
-                "stdout_bytes": len(result.stdout),
-                "stderr_bytes": len(result.stderr),
-                "usage": asdict(result.usage),
-            }
-        )
-
-    async def read(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
-        """Return the content of a file."""
-        return await self._inside.read(path, max_bytes=max_bytes)
-
-    async def write(self, path: str, data: bytes) -> None:
-        """Write a file, with the folders of its path."""
-        await self._inside.write(path, data)
-
-    async def close(self) -> None:
-        """End what runs and remove everything; again does nothing."""
-        await self._inside.close()
-
-
-def _digests(program: Program, stdin: bytes, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return hashes of all that is run: a program may be in any of the three."""
-    return {
-        "program": _digest(program if isinstance(program, str) else list(program)),
-        "stdin": hashlib.sha256(stdin).hexdigest(),
-        "files": {path: hashlib.sha256(data).hexdigest() for path, data in files.items()},
-    }
-
-
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
+    """Return a hash of a value of JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _hash(record: Mapping[str, Any]) -> str:
-    return _digest(record)
 
 
 def _parse(line: bytes, number: int) -> dict[str, Any]:

@@ -16,7 +16,15 @@ from .config import SandboxConfig
 from .connection import Connection
 from .limits import Limits
 from .names import new_name
-from .protocol import Guarantees, Program, Sandbox, SandboxError, SandboxFileError
+from .protocol import (
+    UNWATCHED,
+    Guarantees,
+    Program,
+    SandboxError,
+    SandboxFileError,
+    Watch,
+    WatchedSandbox,
+)
 from .results import Result, Usage
 from .supervisor.wire import pack, unpack
 
@@ -38,7 +46,7 @@ class Boxes:
         return self._connection.is_lost
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Sandbox]:
+    async def open(self) -> AsyncIterator[WatchedSandbox]:
         """Open a sandbox for a block; wait while too many are open.
 
         Raises:
@@ -85,6 +93,7 @@ class Box:
         files: Mapping[str, bytes] | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
+        watch: Watch = UNWATCHED,
     ) -> Result:
         """Run a program until all of its processes are dead."""
         self._require_open()
@@ -95,22 +104,26 @@ class Box:
             bounds = _bounds(limits or self._config.limits, deadline)
             if bounds["wall_seconds"] <= 0:
                 return Result("timeout", exec_id=exec_id, cause="the deadline had passed")
-            try:
-                answer = await self._run({**job, "limits": bounds})
-            except SandboxError as error:
-                return _broken(exec_id, str(error))
-        return _result(exec_id, answer)
+            return await self._run(exec_id, {**job, "limits": bounds}, watch)
 
-    async def _run(self, job: dict[str, Any]) -> dict[str, Any]:
-        call = await self._connection.post("exec", box=self._name, **job)
+    async def _run(self, exec_id: str, job: dict[str, Any], watch: Watch) -> Result:
+        watch.began(exec_id)
+        result = _broken(exec_id, "the sandboxes' supervisor didn't say how it ended")
         try:
-            with _patience(job["limits"]["wall_seconds"]):
-                return await call.wait()
-        except trio.Cancelled:
-            with trio.move_on_after(_GRACE_SECONDS, shield=True), _calm():
-                await self._connection.request("cancel", call=call.id)
-                await call.wait()
-            raise
+            call = await self._connection.post("exec", box=self._name, **job)
+            try:
+                with _patience(job["limits"]["wall_seconds"]):
+                    result = _result(exec_id, await call.wait())
+            except trio.Cancelled:
+                with trio.move_on_after(_GRACE_SECONDS, shield=True), _calm():
+                    await self._connection.request("cancel", call=call.id)
+                    result = _result(exec_id, await call.wait())
+                raise
+        except SandboxError as error:
+            result = _broken(exec_id, str(error))
+        finally:
+            watch.ended(result)
+        return result
 
     async def read(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
         """Return the content of a file."""

@@ -13,10 +13,11 @@ import trio
 from trio.lowlevel import RunVar
 
 from ..base import EPISODE
-from .audit import AuditedSandbox, AuditLog, current_audit
+from .audit import AuditLog, current_audit
+from .audited import AuditedSandbox
 from .config import SandboxConfig
 from .hosts import open_boxes
-from .protocol import Sandbox, SandboxError, SandboxUnavailable
+from .protocol import Sandbox, SandboxError, SandboxUnavailable, WatchedSandbox
 
 DEFAULT = SandboxConfig()
 
@@ -27,7 +28,7 @@ class _Opener(Protocol):
     @property
     def is_lost(self) -> bool: ...
 
-    def open(self) -> AbstractAsyncContextManager[Sandbox]: ...
+    def open(self) -> AbstractAsyncContextManager[WatchedSandbox]: ...
 
 
 @asynccontextmanager

@@ -110,3 +110,45 @@ class Sandbox(Protocol):
     async def close(self) -> None:
         """End what runs and remove everything; again does nothing."""
         ...
+
+
+class Watch(Protocol):
+    """Is told of one call; of none that doesn't begin."""
+
+    def began(self, exec_id: str) -> None:
+        """The program is about to start."""
+        ...
+
+    def ended(self, result: Result) -> None:
+        """It has ended, also for a caller that was cancelled and won't see the result."""
+        ...
+
+
+class Unwatched:
+    """Takes no notice."""
+
+    def began(self, exec_id: str) -> None:
+        """Do nothing."""
+
+    def ended(self, result: Result) -> None:
+        """Do nothing."""
+
+
+UNWATCHED = Unwatched()
+
+
+class WatchedSandbox(Sandbox, Protocol):
+    """What a backend gives: a sandbox whose calls somebody may watch."""
+
+    async def exec(
+        self,
+        program: Program,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] | None = None,
+        limits: Limits | None = None,
+        deadline: float | None = None,
+        watch: Watch = UNWATCHED,
+    ) -> Result:
+        """Run a program as `Sandbox.exec` does; `watch` is told of it."""
+        ...

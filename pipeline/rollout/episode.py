@@ -69,7 +69,7 @@ class EpisodeIdentity:
       env_seed: the environment's own randomness.
       priority: the sampler serves smaller numbers first.
       version: the policy version that samples all turns; None follows the newest.
-      name: for people.
+      name: for people and logs; no other episode of the run has it.
     """
 
     key: tuple[int, int]

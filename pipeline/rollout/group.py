@@ -44,9 +44,8 @@ def identify(
     place = struct.pack("<4Q", seed, index, member, attempt)
     digest = hashlib.blake2b(place, digest_size=16).digest()
     high, low, env_seed = struct.unpack("<IIQ", digest)
-    return EpisodeIdentity(
-        (high, low), env_seed, priority=index, version=version, name=f"{index}.{member}"
-    )
+    name = f"{index}.{member}" + (f" try {attempt + 1}" if attempt else "")
+    return EpisodeIdentity((high, low), env_seed, priority=index, version=version, name=name)
 
 
 @dataclass

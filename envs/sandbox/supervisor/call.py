@@ -1,7 +1,8 @@
 """One program in a sandbox, from its start to a result in which everything is dead.
 
-Invariant: `done` is called once. What the program printed is never trusted to say how it
-ended: that comes from the runner, with a nonce, or from the kernel.
+Invariant: `done` is called once. How a program ended is said by the runner, with a nonce, and by
+the kernel's own counts; nothing that the program prints or returns can claim a limit. A sandbox
+that dies although nobody here ended it was ended from outside, which is no result of the program.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from . import cgroups
 from .host import Host
 from .instance import Instance
 from .loop import Loop
@@ -23,6 +25,7 @@ from .wire import pack
 _READ_BYTES = 1 << 16
 _STOP_SECONDS = 1.0  # for the runner to end the program; then the sandbox is killed
 _LOOK_SECONDS = 0.1
+_USED = 0.8  # of a limit on time: the kernel enforces it by ticks, which are off by some per cent
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _OUTPUTS = ("stdout", "stderr")
@@ -60,8 +63,9 @@ class Call:
         Raises:
           OSError: if the kernel doesn't take the limits; nothing runs then.
         """
-        self._instance.group.limit(**self._host.group_limits(self._limits))
         self._oom_before = self._instance.group.oom_kills()
+        self._machine_oom_before = cgroups.oom_kills_of_the_machine()
+        self._instance.group.limit(**self._host.group_limits(self._limits))
         self._done = done
         self._instance.on_message = self._heard
         self._instance.on_gone.append(self._lost)
@@ -175,7 +179,7 @@ class Call:
 
     def _finish_if_over(self) -> None:
         """Finish if all writers are dead and the runner has said how the program ended."""
-        if self._report is not None and not self._pipes:
+        if self._report is not None and not self._pipes and not self._instance.is_ending:
             self._finish()
 
     def _finish(self) -> None:
@@ -199,7 +203,7 @@ class Call:
             "stdout": pack(stdout[:room]),
             "stderr": pack((stderr + problem)[:room]),
             "truncated": len(stdout) > room or len(stderr) > room,
-            "workspace_lost": self._report is None,
+            "workspace_lost": self._instance.is_gone,
             "usage": {
                 "wall_seconds": time.monotonic() - self._began,
                 "cpu_seconds": report.get("cpu_seconds", 0.0),
@@ -215,21 +219,31 @@ class Call:
         if self._instance.group.oom_kills() > self._oom_before:
             return "oom", "memory limit"
         if not report:
-            return "killed", "the sandbox was destroyed from inside"
+            return self._judge_death()
         if report.get("problem"):
-            return "error", "a file could not be written"
+            return "error", "it could not be started"
         if report["why"] == "disk":
             return "killed", "disk limit"
-        return self._judge_exit(int(report["exit"]), report["cpu_seconds"])
+        return self._judge_exit(int(report["exit"]), report)
 
-    def _judge_exit(self, code: int, cpu_seconds: float) -> tuple[str, str]:
-        hit_hard_limit = code == -signal.SIGKILL and cpu_seconds >= self._limits["cpu_seconds"]
-        if code == -signal.SIGXCPU or hit_hard_limit:
+    def _judge_death(self) -> tuple[str, str]:
+        if self._host.can_die_from_inside:
+            return "killed", "the sandbox was destroyed"
+        return "infrastructure", "the sandbox was killed from outside"
+
+    def _judge_exit(self, code: int, report: Mapping[str, Any]) -> tuple[str, str]:
+        used_its_time = report["own_cpu_seconds"] >= _USED * self._host.cpu_seconds(self._limits)
+        if code in (-signal.SIGXCPU, -signal.SIGKILL) and used_its_time:
             return "timeout", "cpu limit"
+        is_counted = self._host.layout.memory is not None
+        if code and not is_counted and report["peak_bytes"] > self._limits["memory_bytes"]:
+            return "oom", "memory limit"
+        if code == -signal.SIGKILL and (
+            cgroups.oom_kills_of_the_machine() > self._machine_oom_before
+        ):
+            return "infrastructure", "the machine ran out of memory"
         if code < 0:
             return "error", f"signal {-code}"
-        if code and self._outputs["stderr"].rstrip().endswith(b"MemoryError"):
-            return "oom", "memory limit"
         return "error" if code else "ok", f"exit {code}"
 
 
@@ -238,7 +252,7 @@ _STOPPED: Mapping[str, tuple[str, str]] = {
     "output": ("output_limit", "output limit"),
     "memory": ("oom", "memory limit"),
     "processes": ("killed", "process limit"),
-    "cancelled": ("killed", "cancelled"),
+    "cancelled": ("killed", "cancelled"),  # or its sandbox was closed
 }
 
 

@@ -120,8 +120,7 @@ class Group:
         if self._memory is None:
             return 0
         name = "memory.events" if self._layout.version == 2 else "memory.oom_control"
-        counts = dict(line.split() for line in self._read(name).splitlines())
-        return int(counts.get("oom_kill", 0))
+        return _oom_kills(self._read(name))
 
     def remove(self) -> None:
         """Kill what is left inside and remove the groups."""
@@ -137,6 +136,18 @@ class Group:
     def _write_if_there(self, name: str, value: str) -> None:
         if self._memory is not None and (self._memory / name).exists():
             (self._memory / name).write_text(value)
+
+
+def oom_kills_of_the_machine(counters: Path = Path("/proc/vmstat")) -> int:
+    """Return how many processes the kernel has killed for memory, in all groups and in none."""
+    with contextlib.suppress(OSError):
+        return _oom_kills(counters.read_text())
+    return 0
+
+
+def _oom_kills(text: str) -> int:
+    pairs = [line.split() for line in text.splitlines()]
+    return sum(int(value) for name, value in pairs if name == "oom_kill")
 
 
 def remove_all(layout: Layout, prefix: str) -> int:

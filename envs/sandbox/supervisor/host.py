@@ -5,6 +5,7 @@ configuration wishes for.
 """
 
 import json
+import math
 import os
 import resource
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ _OWN_LIMITS_IN_NAMESPACE = (5, 14)  # since then a user namespace counts its own
 _RUNNER_BYTES = 32 << 20  # what the interpreter that waits may need beside the program
 _ADDRESSES_BYTES = 64 << 20  # an interpreter maps more than it uses
 _LOCKED_BYTES = 64 << 10
+_RLIMIT_SIGPENDING, _RLIMIT_MSGQUEUE = 11, 12  # without a name in `resource`
+_SIGNALS = 1024  # queued ones and timers
 _BYTES_OF_A_FILE = 4096  # so many files as pages fit on the disk
 
 
@@ -73,6 +76,18 @@ class Host:
         except ValueError:
             return None
 
+    def shield(self) -> bytes:
+        """Return the filter that protects the runner; empty where there is none."""
+        try:
+            return seccomp.shield(os.uname().machine)
+        except ValueError:
+            return b""
+
+    @property
+    def can_die_from_inside(self) -> bool:
+        """Whether a hostile program may have ended its sandbox, rather than somebody outside."""
+        return self.has_walls and not self.shield()
+
     def runner_settings(self, number: int) -> str:
         """Return the arguments of the runner of this supervisor's sandbox of that number."""
         work = WORK if self.has_walls else str(self.work_folder(number))
@@ -82,6 +97,7 @@ class Host:
                 "work": work,
                 "own_pids": self.has_walls,
                 "own_disk": self.has_walls,
+                "shield": self.shield().hex(),
                 "path": self.settings["path"],
                 "environment": {**self.settings["environment"], "HOME": work, "TMPDIR": work},
             }
@@ -142,19 +158,25 @@ class Host:
 
     def rlimits(self, limits: Mapping[str, Any]) -> list[tuple[int, int, int]]:
         """Return a call's limits for each of its processes: name, soft, hard."""
-        cpu = max(1, -(-limits["cpu_seconds"] // 1))
-        addresses = 2 * limits["memory_bytes"] + _ADDRESSES_BYTES
+        cpu = self.cpu_seconds(limits)
         both = [
-            (resource.RLIMIT_AS, addresses),
             (resource.RLIMIT_FSIZE, limits["file_bytes"]),
             (resource.RLIMIT_NOFILE, limits["open_files"]),
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_MEMLOCK, _LOCKED_BYTES),
+            (_RLIMIT_SIGPENDING, _SIGNALS),
+            (_RLIMIT_MSGQUEUE, 0),
         ]
+        if self.layout.memory is None:  # a control group counts what is used, which is better
+            both.append((resource.RLIMIT_AS, 2 * limits["memory_bytes"] + _ADDRESSES_BYTES))
         if self._has_own_user:
             runner = 1 if self.is_root else 2  # the first process inside is root's or its own
             both.append((resource.RLIMIT_NPROC, limits["processes"] + runner))
-        return [(resource.RLIMIT_CPU, int(cpu), int(cpu) + 1), *((n, v, v) for n, v in both)]
+        return [(resource.RLIMIT_CPU, cpu, cpu + 1), *((n, v, v) for n, v in both)]
+
+    def cpu_seconds(self, limits: Mapping[str, Any]) -> int:
+        """Return after how much time of its processor a process is told to end."""
+        return max(1, math.ceil(float(limits["cpu_seconds"])))
 
     def max_files(self, limits: Mapping[str, Any]) -> int:
         """Return how many files a call may have."""

@@ -31,6 +31,8 @@ class Instance:
       number: of this supervisor's sandboxes.
       pid: of the outermost process.
       group: its limits in the kernel.
+      is_ending: it has been killed, or died; `on_gone` is still to be called.
+      is_gone: nothing of it is left.
       is_ready: it waits for work, or does some.
       problem: why it couldn't start; "" if it could.
       on_ready: called when it is ready, or gone before that.
@@ -48,13 +50,13 @@ class Instance:
         self._host = host
         self.number = number
         self.is_ready = False
+        self.is_ending = False
         self.is_gone = False
         self.problem = ""
         self.on_ready: Callable[[], None] = _nothing
         self.on_message: Callable[[dict[str, Any], list[int]], None] = _ignore
         self.on_gone: list[Callable[[], None]] = []
         self._calls = 0
-        self._ending = False
         self._inner: int | None = None  # a pidfd of the first process inside
         self._errors = os.memfd_create("errors")
         self.group = cgroups.Group(host.layout, f"{host.name}-{number}")
@@ -127,9 +129,9 @@ class Instance:
 
     def kill(self) -> None:
         """End it and all that is in it; `on_gone` says when."""
-        if self._ending:
+        if self.is_ending:
             return
-        self._ending = True
+        self.is_ending = True
         if not self._host.has_walls:
             self._loop.unwatch(self._channel.fileno())
             self._channel.shutdown(socket.SHUT_RDWR)  # the runner ends its programs, then itself
@@ -146,7 +148,7 @@ class Instance:
 
     def _exited(self, status: int) -> None:
         self._too_slow.cancel()
-        self._ending = True
+        self.is_ending = True
         if not self.is_ready:
             self.problem = self._read_problem(status)
         if self._inner is None:

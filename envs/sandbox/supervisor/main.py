@@ -21,6 +21,7 @@ from .wire import LineBuffer, WireError, encode, pack, unpack
 
 _READ_BYTES = 1 << 20
 _END_SECONDS = 10.0
+_LOST = "the sandbox was killed from outside, and its files are gone"
 
 Answer = Callable[[dict[str, Any]], None]
 
@@ -127,6 +128,8 @@ class Supervisor:
 
         def done(result: dict[str, Any]) -> None:
             box.call = None
+            if result.get("workspace_lost"):
+                box.instance = None
             self._calls.pop(request["id"], None)
             answer(result)
 
@@ -144,7 +147,7 @@ class Supervisor:
                 answer({"data": pack(os.pread(fds[0], most, 0))})
 
         def ask(instance: Instance) -> None:
-            self._ask(instance, {"op": "read", "path": path}, None, heard)
+            self._ask(instance, {"op": "read", "path": path}, None, heard, answer)
 
         self._with_instance(self._box(request), ask, answer)
 
@@ -158,7 +161,7 @@ class Supervisor:
         def ask(instance: Instance) -> None:
             head = encode({"files": [(path, 0, len(data))]})
             message = {"op": "write", "head": len(head)}
-            self._ask(instance, message, head + data, heard)
+            self._ask(instance, message, head + data, heard, answer)
 
         self._with_instance(self._box(request), ask, answer)
 
@@ -168,6 +171,7 @@ class Supervisor:
         message: dict[str, Any],
         payload: bytes | None,
         heard: Callable[[dict[str, Any], list[int]], None],
+        answer: Answer,
     ) -> None:
         given = [] if payload is None else [sealed(payload)]
         pending = [heard]
@@ -177,7 +181,9 @@ class Supervisor:
                 pending.pop()(message, fds)
 
         def lost() -> None:
-            once({"problem": "the sandbox was destroyed from inside"}, [])
+            if pending:
+                pending.pop()
+                answer(_infrastructure(_LOST))
 
         instance.on_message = once
         instance.on_gone.append(lost)
@@ -193,6 +199,8 @@ class Supervisor:
             answer({})
             return
         box.instance.on_gone.append(lambda: answer({}))
+        if box.call is not None:
+            box.call.cancel()
         box.instance.kill()
 
     def _cancel(self, request: dict[str, Any], answer: Answer) -> None:
@@ -210,7 +218,7 @@ class Supervisor:
         return box
 
     def _with_instance(self, box: Box, use: Callable[[Instance], None], answer: Answer) -> None:
-        """Use the box's processes; start new ones if it has none (any more)."""
+        """Use the box's processes; start new ones if it has none, or a call has lost them."""
 
         def taken(instance: Instance | None, problem: str) -> None:
             if instance is None:
@@ -223,8 +231,11 @@ class Supervisor:
             box.instance = instance
             use(instance)
 
-        if box.instance is None or box.instance.is_gone:
+        if box.instance is None:
             self._pool.take(taken)
+        elif box.instance.is_ending:  # between two calls; that its files are gone must be told
+            box.instance = None
+            answer(_infrastructure(_LOST))
         else:
             use(box.instance)
 

@@ -29,7 +29,7 @@ class Pool:
 
     def take(self, taker: Taker) -> None:
         """Hand an instance to the taker: at once, or as soon as one is ready."""
-        ready = [instance for instance in self._idle if not instance.is_gone]
+        ready = [instance for instance in self._idle if not instance.is_ending]
         if ready:
             self._idle = ready[1:]
             taker(ready[0], "")

@@ -3,7 +3,8 @@
 It is given to a bare interpreter as text (`python -c`), so it imports the standard library
 alone, and as little of it as possible. A program runs in a fork of this process, which is why
 a call needs no start of an interpreter. The runner itself can't be read or traced by the
-program (it isn't dumpable), and the program holds no end of the channel to the supervisor.
+program (it isn't dumpable), nor signalled (the shield, see `seccomp`), and the program holds
+no end of the channel to the supervisor.
 
 Invariant: a report is sent after every process that the program started is dead, and carries
 the nonce that came after the program was forked, so that no program has ever known it.
@@ -19,6 +20,7 @@ import select
 import signal
 import socket
 import stat
+import struct
 import sys
 import time
 from types import ModuleType
@@ -28,7 +30,10 @@ MAX_DATAGRAM_BYTES = 65536
 _POLL_MILLISECONDS = 50
 _KILL_SECONDS = 5.0
 _SMALL_BYTES = 1 << 16
-_DUMPABLE, _DROP_BOUNDING, _SUBREAPER = 4, 24, 36  # prctl
+_DUMPABLE, _SECCOMP, _DROP_BOUNDING, _SUBREAPER, _NO_NEW_RIGHTS = 4, 22, 24, 36, 38  # prctl
+_SECCOMP_FILTER = 2
+_INSTRUCTION = struct.Struct("=HBBI")
+_RUNNER, _EVERYONE_WITH_RUNNER = 0x7F000001, 0x7F000002  # as in `seccomp`
 _CAPABILITIES_VERSION = 0x20080522
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -40,10 +45,14 @@ class Runner:
         """Args:
         channel: to the supervisor, with one message a datagram.
         settings: `work` the writable folder; `path` for imports; `environment` of programs;
-          `own_pids` whether all processes that can be seen are the sandbox's.
+          `own_pids` whether all processes that can be seen are the sandbox's; `shield` a
+          filter in hexadecimal, or "".
         """
         self._channel = channel
         self._settings = settings
+        pid = os.getpid()
+        group = os.getpgrp() or pid  # 0 if it lies outside, where no program can name it
+        self._shield = filled_in(bytes.fromhex(settings["shield"]), pid, group)
         self._work = os.open(settings["work"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def serve(self) -> None:
@@ -88,16 +97,23 @@ class Runner:
     def _exec(self, call: int, head_bytes: int, fds: list[int]) -> None:
         payload = fds[0]
         job = json.loads(os.pread(payload, head_bytes, 0))
-        problem = self._put_files(payload, head_bytes, job["files"])
+        with contextlib.suppress(PermissionError):  # where the folder is a program's own to lock
+            os.fchmod(self._work, 0o1777)
+        pid, problem = 0, self._put_files(payload, head_bytes, job["files"])
         code = os.pread(payload, job["code_bytes"], head_bytes + job["code_at"])
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        pid = 0 if problem else os.fork()
-        if pid == 0 and not problem:
-            _Program(job, code, self._settings).start(fds, (self._channel, self._work))
+        if not problem:
+            try:
+                pid = os.fork()
+            except OSError as error:
+                problem = f"can't start the program: {error.strerror}"
+            else:
+                if pid == 0:
+                    program = _Program(job, code, self._settings, self._shield)
+                    program.start(fds, (self._channel, self._work))
         nonce = self._receive_nonce()
         report = {"problem": problem} if problem else self._watch(pid, call, job)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+        cpu = _cpu_seconds(resource.getrusage(resource.RUSAGE_CHILDREN)) - _cpu_seconds(before)
         self._send({"nonce": nonce, "cpu_seconds": cpu, **report})
 
     def _watch(self, pid: int, call: int, job: dict[str, Any]) -> dict[str, Any]:
@@ -106,9 +122,14 @@ class Runner:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
-        killed = self._kill_all() + bool(why)
-        peak = usage.ru_maxrss * 1024
-        return {"exit": _exit_code(status), "why": why, "killed": killed, "peak_bytes": peak}
+        killed, left_peak_bytes = self._kill_all()
+        return {
+            "exit": _exit_code(status),
+            "why": why,
+            "killed": killed + bool(why),
+            "peak_bytes": max(_peak_bytes(usage), left_peak_bytes),
+            "own_cpu_seconds": _cpu_seconds(usage),
+        }
 
     def _wait(self, pidfd: int, call: int, job: dict[str, Any]) -> str:
         """Wait for the program's end, or give a reason to end it."""
@@ -140,20 +161,20 @@ class Runner:
         held_files = used.f_files - used.f_ffree
         return bool(held_files > job["max_files"] or held_bytes > job["disk_bytes"])
 
-    def _kill_all(self) -> int:
-        """Kill everything that a program left behind; return how many there were."""
-        killed, until = 0, time.monotonic() + _KILL_SECONDS
+    def _kill_all(self) -> tuple[int, int]:
+        """Kill all that a program left behind; return how many, and the largest one's memory."""
+        killed, peak_bytes, until = 0, 0, time.monotonic() + _KILL_SECONDS
         while time.monotonic() < until:
             self._signal_all()
             try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
+                pid, _, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                return killed
+                break
             if pid:
-                killed += 1
+                killed, peak_bytes = killed + 1, max(peak_bytes, _peak_bytes(usage))
             else:
                 time.sleep(0.0005)
-        return killed
+        return killed, peak_bytes
 
     def _signal_all(self) -> None:
         if self._settings["own_pids"]:  # then "all" means the sandbox's
@@ -233,10 +254,13 @@ class Runner:
 class _Program:
     """The forked child, on its way to being the program."""
 
-    def __init__(self, job: dict[str, Any], code: bytes, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, job: dict[str, Any], code: bytes, settings: dict[str, Any], shield: bytes
+    ) -> None:
         self._job = job
         self._code = code
         self._settings = settings
+        self._shield = shield
 
     def start(self, fds: list[int], keep_out: tuple[socket.socket, int]) -> NoReturn:
         """Become the program; whatever goes wrong, never return into the runner."""
@@ -272,6 +296,8 @@ class _Program:
         os.closerange(3, 4)
         for name, soft, hard in self._job["rlimits"]:
             resource.setrlimit(name, (soft, hard))
+        if self._shield:
+            _install(self._shield)
 
     def _run(self) -> int:
         """Run the code as a script would be; return its exit code."""
@@ -315,6 +341,35 @@ def _code_of(end: SystemExit) -> int:
 
 def _exit_code(status: int) -> int:
     return os.waitstatus_to_exitcode(status)
+
+
+def _cpu_seconds(usage: resource.struct_rusage) -> float:
+    return usage.ru_utime + usage.ru_stime
+
+
+def _peak_bytes(usage: resource.struct_rusage) -> int:
+    return usage.ru_maxrss * 1024
+
+
+def filled_in(shield: bytes, pid: int, group: int) -> bytes:
+    """Return the filter with the numbers of a runner in it."""
+    known = {_RUNNER: pid, _EVERYONE_WITH_RUNNER: 2**32 - group}
+    program = [
+        (*rest, known.get(value, value)) for *rest, value in _INSTRUCTION.iter_unpack(shield)
+    ]
+    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in program)
+
+
+def _install(program: bytes) -> None:
+    """Put a filter on this process and all that it will start.
+
+    Raises:
+      OSError: if the kernel doesn't take it.
+    """
+    held = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HP", len(program) // _INSTRUCTION.size, ctypes.addressof(held))
+    if _LIBC.prctl(_NO_NEW_RIGHTS, 1, 0, 0, 0) or _LIBC.prctl(_SECCOMP, _SECCOMP_FILTER, header):
+        raise OSError(ctypes.get_errno(), "the kernel takes no filter")
 
 
 def _require_plain(fd: int) -> None:

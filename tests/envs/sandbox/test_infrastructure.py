@@ -1,0 +1,112 @@
+"""What is done to a sandbox from outside is no result of what ran in it."""
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import trio
+
+from headrace.envs.sandbox import Result, Sandbox, SandboxConfig, SandboxError, open_sandbox
+from headrace.envs.sandbox.supervisor.runner import descendants
+from tests.envs.sandbox.harness import require
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def runners() -> list[int]:
+    """The interpreters that wait inside, and what they run."""
+    found = descendants(os.getpid())
+    return [pid for pid in found if b"MAX_DATAGRAM_BYTES" in command_of(pid)]
+
+
+def outermost() -> list[int]:
+    return [
+        pid
+        for pid in descendants(os.getpid())
+        if command_of(pid).split(b"\0")[0].endswith(b"bwrap")
+    ]
+
+
+def kill(pids: list[int]) -> None:
+    assert pids
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it went with another
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(params=["bwrap", pytest.param("remote", marks=pytest.mark.slow)])
+def config(request: pytest.FixtureRequest) -> SandboxConfig:
+    return require(request.param)
+
+
+@pytest.mark.parametrize("victims", [runners, outermost])
+def test_a_sandbox_killed_from_outside_is_a_fault_of_the_machine(
+    config: SandboxConfig, victims: Callable[[], list[int]]
+) -> None:
+    async def main() -> None:
+        results = list[Result]()
+
+        async def call(box: Sandbox) -> None:
+            results.append(await box.exec("while True: pass"))
+
+        async with open_sandbox(config) as box:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call, box)
+                await trio.sleep(0.3)
+                kill(victims())
+            (result,) = results
+            assert (result.status, result.exit_code) == ("infrastructure", None), result
+            assert (result.cause, result.workspace_lost) == (
+                "the sandbox was killed from outside",
+                True,
+            )
+            assert (await box.exec("print('alive')")).stdout == b"alive\n"
+
+    trio.run(main)
+
+
+def test_one_killed_between_calls_says_that_its_files_are_gone() -> None:
+    config = require("bwrap")
+
+    async def main() -> None:
+        async with open_sandbox(config) as box:
+            await box.write("file", b"x")
+            kill(runners())
+            await trio.sleep(0.3)
+            result = await box.exec("print(open('file').read())")
+            assert (result.status, result.workspace_lost) == ("infrastructure", True), result
+            assert (await box.exec("print('alive')")).stdout == b"alive\n"
+            kill(runners())
+            await trio.sleep(0.3)
+            with pytest.raises(SandboxError, match="killed from outside"):
+                await box.read("file")
+
+    trio.run(main)
+
+
+def test_a_worker_of_monty_killed_from_outside_is_a_fault_of_the_machine() -> None:
+    config = require("monty")
+
+    async def main() -> None:
+        results = list[Result]()
+
+        async def call(box: Sandbox) -> None:
+            results.append(await box.exec("while True: pass"))
+
+        async with open_sandbox(config) as box:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call, box)
+                await trio.sleep(0.2)
+                kill([pid for pid in descendants(os.getpid()) if b"monty" in command_of(pid)])
+            assert results[0].status == "infrastructure", results
+            assert (await box.exec("print('alive')")).stdout == b"alive\n"
+
+    trio.run(main)
