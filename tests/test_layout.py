@@ -35,6 +35,7 @@ EXTRAS = {
     "envs/adapters/textarena.py: textarena",
     "envs/rewards/mathematics.py: math_verify",
     "envs/sandbox/monty.py: pydantic_monty",
+    "envs/sandbox/monty_call.py: pydantic_monty",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

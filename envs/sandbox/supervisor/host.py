@@ -16,7 +16,7 @@ from typing import Any
 from . import cgroups, seccomp
 from .launch import WORK, Walls
 
-_RUNNER = Path(__file__).with_name("runner.py")
+_RUNNER = ("workspace.py", "program.py", "runner.py")  # what it needs comes first
 _FIRST_UID, _UIDS_OF_A_PROCESS = 1_000_000_000, 256  # pids end at 4 million, so below 2 ** 31
 _NOBODY = 65534
 _OWN_LIMITS_IN_NAMESPACE = (5, 14)  # since then a user namespace counts its own processes
@@ -104,8 +104,14 @@ class Host:
         )
 
     def runner_source(self) -> str:
-        """Return the text of the runner."""
-        return _RUNNER.read_text()
+        """Return the text of the runner: its modules as one, without what links them."""
+        lines = [
+            line
+            for name in _RUNNER
+            for line in Path(__file__).with_name(name).read_text().splitlines()
+            if not line.startswith("from .")
+        ]
+        return "\n".join(lines)
 
     def work_folder(self, number: int) -> Path:
         """Return the folder of a sandbox without walls."""

@@ -147,7 +147,7 @@ class Supervisor:
                 answer({"data": pack(os.pread(fds[0], most, 0))})
 
         def ask(instance: Instance) -> None:
-            self._ask(instance, {"op": "read", "path": path}, None, heard, answer)
+            self._ask(instance, {"op": "read", "path": path}, heard=heard, answer=answer)
 
         self._with_instance(self._box(request), ask, answer)
 
@@ -161,7 +161,7 @@ class Supervisor:
         def ask(instance: Instance) -> None:
             head = encode({"files": [(path, 0, len(data))]})
             message = {"op": "write", "head": len(head)}
-            self._ask(instance, message, head + data, heard, answer)
+            self._ask(instance, message, head + data, heard=heard, answer=answer)
 
         self._with_instance(self._box(request), ask, answer)
 
@@ -169,7 +169,8 @@ class Supervisor:
         self,
         instance: Instance,
         message: dict[str, Any],
-        payload: bytes | None,
+        payload: bytes | None = None,
+        *,
         heard: Callable[[dict[str, Any], list[int]], None],
         answer: Answer,
     ) -> None:

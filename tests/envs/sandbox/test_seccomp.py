@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.envs.sandbox.supervisor import seccomp
-from headrace.envs.sandbox.supervisor.runner import filled_in
+from headrace.envs.sandbox.supervisor.program import filled_in
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALLOW, KILL = 0x7FFF0000, 0x80000000
