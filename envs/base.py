@@ -61,16 +61,22 @@ class EnvironmentBroken(BaseException):
 
 
 class Env(Protocol):
-    """One running conversation partner; a new one is made for each episode."""
+    """One running conversation partner; a new one is made for each episode.
 
-    async def __aenter__(self) -> Self: ...
+    A class that derives from it and holds nothing open needs `reset` and `step` alone.
+    """
+
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        """Close what is open: here, nothing."""
+        return
 
     async def reset(self, task: Task, seed: int) -> Sequence[Message]:
         """Start the task; return the first messages. Equal arguments, equal messages."""

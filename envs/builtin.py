@@ -29,7 +29,13 @@ class EnvConfig:
     name: str = "calculator"
     """A built-in environment, or `package.module:attribute` of an EnvSpec."""
     latency: LatencyConfig = field(default_factory=LatencyConfig)
-    """How long the environment takes to answer."""
+    """How long the environment takes to answer, if not as long as its task does."""
+
+    def latency_of(self, spec: EnvSpec | None) -> LatencyConfig:
+        """Return how long an environment takes; None: nothing is known of it."""
+        if spec is None or self.latency.kind != "none":
+            return self.latency
+        return replace(spec.latency, seed=self.latency.seed)
 
 
 def build_env(config: EnvConfig, *, for_chat: bool = False) -> EnvSpec:
@@ -45,7 +51,8 @@ def build_env(config: EnvConfig, *, for_chat: bool = False) -> EnvSpec:
     if for_chat and spec.for_chat is not None:
         # Who adds rewards to a built-in environment means them for its chat words, too.
         spec = replace(spec.for_chat, rewards=spec.for_chat.rewards or spec.rewards)
-    return replace(spec, make=with_latency(spec.make, config.latency))
+    latency = config.latency_of(spec)
+    return replace(spec, make=with_latency(spec.make, latency), latency=latency)
 
 
 def load_env(name: str) -> EnvSpec:

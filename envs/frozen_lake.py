@@ -19,10 +19,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
-from typing import Self
 
-from .base import Split, StepResult, Task
+from .base import Env, Split, StepResult, Task
 from .messages import Message
 from .spec import EnvSpec
 
@@ -45,7 +43,7 @@ _WORDS = re.compile(r"\b(up|down|left|right)\b", re.IGNORECASE)
 Square = tuple[int, int]
 
 
-class FrozenLakeEnv:
+class FrozenLakeEnv(Env):
     """One lake to cross. `task.data` has the `map`, its rows joined by line feeds, of any size."""
 
     def __init__(self, system: str = "") -> None:
@@ -56,17 +54,6 @@ class FrozenLakeEnv:
         self._rows: list[str] = []
         self._at: Square = (0, 0)
         self._steps = 0
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing to close."""
 
     async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
         """Show the map; the seed changes nothing."""

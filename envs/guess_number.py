@@ -15,10 +15,8 @@ Invariant: the episode is a function of the secret and the messages.
 """
 
 import random
-from types import TracebackType
-from typing import Self
 
-from .base import Split, StepResult, Task
+from .base import Env, Split, StepResult, Task
 from .messages import Message
 from .spec import EnvSpec
 
@@ -31,23 +29,12 @@ STEP_COST = 0.2  # what the guesses after the first would cost if there were fiv
 _START = Message("user", "?")
 
 
-class GuessNumberEnv:
+class GuessNumberEnv(Env):
     """One secret to find. `task.data` has the `secret`."""
 
     def __init__(self) -> None:
         self._secret = 0
         self._guesses = 0
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing to close."""
 
     async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
         """Hide the secret; the seed changes nothing."""

@@ -23,7 +23,8 @@ class LatencyConfig:
     """How long environments take to answer. The mean before the cap is `mean_seconds`."""
 
     kind: Literal["none", "constant", "lognormal", "pareto", "bimodal"] = "none"
-    """The distribution: none, constant, lognormal, pareto (heavy-tailed) or bimodal."""
+    """The distribution: none, constant, lognormal, pareto (heavy-tailed) or bimodal. It replaces
+    what a task has of itself, as search does, but for none."""
     mean_seconds: float = 0.05
     """The mean, before the cap."""
     sigma: float = 1.0

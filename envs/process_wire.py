@@ -51,6 +51,8 @@ class Answer:
     reusable: bool = True
 
 
+_TOO_LARGE = (MemoryError, OverflowError)  # sizes in a broken pickle
+
 _RECORDS = {
     (record.__module__, record.__qualname__): record
     for record in (Answer, Message, StepResult, Task, ToolCall)
@@ -90,7 +92,7 @@ def read_answer(body: bytes) -> Answer:
     """
     try:
         answer = _Records(io.BytesIO(body)).load()
-    except (EOFError, AttributeError, IndexError, TypeError, ValueError) as error:
+    except (EOFError, AttributeError, LookupError, TypeError, ValueError, *_TOO_LARGE) as error:
         raise pickle.UnpicklingError(f"a broken answer: {error}") from error
     if not isinstance(answer, Answer):
         raise pickle.UnpicklingError(f"a {type(answer).__name__} and not an answer")

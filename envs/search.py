@@ -6,9 +6,10 @@ two documents that share most words with the query, rare words and those of titl
 The rules are those of `questions`, with six calls. `task.data` has the `start` of the chain and
 its `relations`.
 
-The tool answers at once. A recipe makes it slow, as `search.toml` does: `env.latency` is a
-heavy-tailed wait for each turn that calls it. The task is for pretrained policies: from random
-weights nobody learns to read in minutes.
+The tool is slow, by `LATENCY`: a turn that calls it waits for a heavy-tailed time of one second in
+the mean and at most 20, drawn from `env.latency.seed`, the task, the member and the turn. A
+recipe's `env.latency` replaces it; `constant` with a mean of 0 makes the tool quick. The task is
+for pretrained policies: from random weights nobody learns to read in minutes.
 
 Invariant: train and eval tasks share no question; each has exactly one right answer.
 """
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 from .base import Split, Task
+from .latency import LatencyConfig
 from .messages import Message, ToolCall
 from .questions import QuestionEnv, Questions
 from .search_corpus import RELATIONS, corpus
@@ -29,6 +31,8 @@ from .tools import ToolError, tool
 MAX_CALLS = 6
 SHOWN = 2  # documents of an answer
 SYSTEM = "Find facts with the search tool, one after another. Then reply with the answer alone."
+
+LATENCY = LatencyConfig("pareto", mean_seconds=1.0, alpha=1.5, max_seconds=20.0)
 
 _HOPS = (2, 3)
 _TITLE_WEIGHT = 2
@@ -155,4 +159,5 @@ SPEC = EnvSpec(
     demonstrate=demonstrate,
     best_reward=1.0,
     tools=(TOOL,),
+    latency=LATENCY,
 )

@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .base import Env, Split, Task
+from .latency import LatencyConfig
 from .messages import Message
 from .rewards.reward import Reward
 from .tools import Tool
@@ -23,6 +24,7 @@ class EnvSpec:
       best_reward: the best expected reward of any policy.
       tools: what the policy may call; a chat model is told of them by its template.
       rewards: functions that score episodes, beside what the environment gives itself.
+      latency: how long its answers take, where a recipe's `env.latency` doesn't say otherwise.
       for_chat: the same tasks in the words for a chat model; None where they are the same.
     """
 
@@ -32,4 +34,5 @@ class EnvSpec:
     best_reward: float
     tools: tuple[Tool, ...] = ()
     rewards: tuple[Reward, ...] = ()
+    latency: LatencyConfig = field(default_factory=LatencyConfig)
     for_chat: "EnvSpec | None" = None

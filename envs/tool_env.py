@@ -6,12 +6,10 @@ for `EnvSpec.rewards`, which read `EpisodeRecord.answer`.
 """
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Self
 
 import trio
 
-from .base import StepResult, Task
+from .base import Env, StepResult, Task
 from .messages import Message, ToolCall
 from .tools import Tool, ToolResult, answer_call, tool
 
@@ -73,7 +71,7 @@ async def _finishes(calls: Sequence[ToolCall]) -> bool:
     return False
 
 
-class ToolEnv:
+class ToolEnv(Env):
     """Tools and a question.
 
     Measurements: `tool_calls`, `tool_errors` (those that were wrong or refused), and `finished`:
@@ -110,17 +108,6 @@ class ToolEnv:
         self._ask = ask
         self._max_calls = max_calls
         self._calls = self._errors = 0
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing is open between two calls."""
 
     async def reset(self, task: Task, seed: int) -> Sequence[Message]:
         """Ask; the seed changes nothing."""

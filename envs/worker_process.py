@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -138,9 +139,13 @@ class WorkerProcess:
         if self.is_dead:
             return
         self.is_dead = True
+        apart = _descendants(self.pid)  # some may have a group or session of their own
         with suppress(ProcessLookupError, PermissionError):  # nobody is left in the group
             # Reaped in this very moment if at all, so no other has this number.
             os.killpg(self.pid, signal.SIGKILL)
+        for child in apart:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(child, signal.SIGKILL)
         self._life.cancel()
 
     async def keep(self) -> None:
@@ -210,11 +215,23 @@ class _Ended(Exception):
     """The process closed its end of the socket."""
 
 
+def _descendants(pid: int) -> list[int]:
+    """Return the children of a process and theirs, without orphans; on Linux."""
+    found: list[int] = []
+    with suppress(OSError):  # it has just ended
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in path.read_text().split():
+                found += [int(child), *_descendants(int(child))]
+    return found
+
+
 def _describe(returncode: int | None) -> str:
     if returncode is None:
         return "doesn't end although it was killed"
     if returncode >= 0:
         return f"exited with status {returncode}"
     name = signal.Signals(-returncode).name
-    hint = " (the kernel's own if memory ran out)" if name == "SIGKILL" else ""
+    hint = ""
+    if name == "SIGKILL":
+        hint = " (the kernel's if memory ran out, the run's if the process closed its files)"
     return f"was ended by {name}{hint}"

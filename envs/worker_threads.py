@@ -239,6 +239,9 @@ class ThreadCall(Generic[T]):
         self._begin()
         try:
             return self._function()
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            # Not the run's, whose signals come to the main thread: foreign code raised it.
+            raise RuntimeError(f"{self._name} raised {type(error).__name__}: {error}") from error
         finally:
             self._end()
 

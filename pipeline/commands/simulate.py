@@ -8,6 +8,7 @@ from dataclasses import replace
 import tyro
 from rich.console import Console
 
+from ...envs.builtin import BUILTIN
 from ..errors import ConfigError, HeadraceError
 from ..simulate.agent import SCENARIOS
 from ..simulate.config import Settings
@@ -78,7 +79,7 @@ def _simulation_source(name_or_file: str) -> Source:
         raise ConfigError(f"{error}; built-in scenarios: {', '.join(SCENARIOS)}") from error
     parts = RecipeParts(
         name=recipe.run.name,
-        latency=recipe.env.latency,
+        latency=recipe.env.latency_of(BUILTIN.get(recipe.env.name)),  # no module is imported
         schedule=recipe.schedule,
         rollout=recipe.rollout,
         controller=recipe.controller,

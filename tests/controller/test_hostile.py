@@ -35,7 +35,17 @@ PROCESS_ONLY = {
     "leave_a_child",
 }  # a thread can't be saved from it
 THREADS = sorted(set(HARM) - PROCESS_ONLY)
-QUICK = {"fail", "hang", "nothing", "not_finite", "endless", "say_much", "leave_a_thread"}
+QUICK = {
+    "fail",
+    "hang",
+    "nothing",
+    "not_finite",
+    "endless",
+    "say_much",
+    "leave_a_thread",
+    "leave",
+    "interrupt",
+}
 IN_PROCESSES = ["hang", "crash", "exit_at_once", "nothing", "flood_output", "leave_a_thread"]
 STEPS = 5
 

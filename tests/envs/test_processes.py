@@ -1,6 +1,7 @@
 """Synchronous environments in processes: what fails, hangs or crashes costs a process."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from headrace.envs import (
     in_processes,
 )
 from headrace.envs.process_output import LINES_PER_EPISODE
+from headrace.envs.process_wire import read_answer
 from tests.fakes.faulty_env import HUGE_BYTES, Faulty
 from tests.fakes.sync_env import GIVE_UP_SECONDS, TURN, until, wait_until
 
@@ -269,17 +271,18 @@ def test_what_an_episode_leaves_behind_ends_with_its_process() -> None:
     run_long(main)
 
 
-def test_a_cancelled_call_kills_children_too_and_only_its_own_episode() -> None:
+@pytest.mark.parametrize("child", ["leave_a_child", "leave_a_session"])
+def test_a_cancelled_call_kills_children_too_and_only_its_own_episode(child: str) -> None:
     make = in_processes(Faulty, processes=2)
 
     async def main() -> None:
         async with make() as other, make() as env:
             mine = await start(other, Task("other"))
-            pid, _ = await start(env, Task("t", {"reset": "leave_a_child", "step": "spin"}))
-            (child,) = children_of(pid)
+            pid, _ = await start(env, Task("t", {"reset": child, "step": "spin"}))
+            (started,) = children_of(pid)
             with trio.move_on_after(0.1):
                 await env.step(TURN)
-            await until(lambda: not lives(pid) and not lives(child))
+            await until(lambda: not lives(pid) and not lives(started))
             assert (await other.step(TURN)).reward == 1.5
             assert lives(mine[0])
 
@@ -406,6 +409,23 @@ def test_a_run_that_is_killed_leaves_nothing() -> None:
         assert len(pids) == 2
         killed.kill()
     wait_until(lambda: not any(map(lives, pids)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"garbage",
+        b"\x80\x05\x8e" + b"\x7f" * 8,  # a text of so many bytes
+        b"\x80\x05\x8a\x7f",  # an integer that is cut off
+        b"\x80\x05h\x05.",  # a memo that isn't there
+        pickle.dumps(os.getpid),
+        pickle.dumps(Task("a")),
+    ],
+)
+def test_what_is_no_answer_is_refused_by_one_error(body: bytes) -> None:
+    with pytest.raises(pickle.UnpicklingError):
+        read_answer(body)
 
 
 def local() -> Faulty:

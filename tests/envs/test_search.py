@@ -1,11 +1,16 @@
 """Multi-hop search: the corpus, the ranking, and that each hop is needed."""
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
-from headrace.envs import Message, ToolCall
-from headrace.envs.search import SPEC, TOOL, expert, is_answer, search, tasks
+from headrace.envs import EnvConfig, LatencyConfig, Message, ToolCall, build_env, latency_seconds
+from headrace.envs.search import LATENCY, SPEC, TOOL, expert, is_answer, search, tasks
 from headrace.envs.search_corpus import RELATIONS, corpus
 
 ENTITIES = sorted(corpus().links)
@@ -63,3 +68,28 @@ def test_six_calls_are_answered_and_a_seventh_ends_it() -> None:
             return [(await env.step(call)).terminated for _ in range(7)]
 
     assert trio.run(episode) == [False] * 6 + [True]
+
+
+def test_the_tool_is_slow_of_itself_and_a_recipe_may_say_otherwise() -> None:
+    (task,) = tasks("eval", 1, 0)
+
+    async def waited(config: LatencyConfig) -> float:
+        async with build_env(EnvConfig("search", config)).make() as env:
+            await env.reset(task, 7)
+            began = trio.current_time()
+            await env.step(Message("assistant", "", (ToolCall("search", {"query": "Ada"}),)))
+            searched = trio.current_time() - began
+            await env.step(Message("assistant", "nobody"))
+            assert trio.current_time() - began == searched
+        return searched
+
+    def seconds(**changes: Any) -> float:
+        config = LatencyConfig(**changes)
+        return trio.run(waited, config, clock=MockClock(autojump_threshold=0))
+
+    for seed in (0, 1):
+        own = latency_seconds(replace(LATENCY, seed=seed), task.id, 7, 0)
+        assert seconds(seed=seed) == pytest.approx(own)
+        assert own > 0
+    assert seconds(kind="constant", mean_seconds=0.25) == 0.25
+    assert seconds(kind="constant", mean_seconds=0.0) == 0.0

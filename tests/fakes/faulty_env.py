@@ -65,6 +65,10 @@ def leave_a_child() -> None:
     subprocess.Popen(["sleep", "600"])
 
 
+def leave_a_session() -> None:
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+
+
 def write_into_descriptors() -> None:
     sys.stdout.write("hello from stdout\n")
     sys.stderr.write("hello from stderr\n")
@@ -82,6 +86,7 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "fail_for_all": fail_for_all,
     "leave_a_thread": leave_a_thread,
     "leave_a_child": leave_a_child,
+    "leave_a_session": leave_a_session,
     "write": write_into_descriptors,
     "unpicklable": threading.Lock,
     "foreign": Unknown,

@@ -38,6 +38,14 @@ def crash() -> None:
     ctypes.string_at(0)
 
 
+def leave() -> None:
+    sys.exit(0)  # as a parser of arguments does
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 def leave_a_thread() -> None:
     threading.Thread(target=RELEASE.wait, args=(600.0,), name="left", daemon=True).start()
 
@@ -71,6 +79,8 @@ HARM: dict[str, Callable[[], Any]] = {
     "spin": spin,
     "exit_at_once": exit_at_once,
     "crash": crash,
+    "leave": leave,
+    "interrupt": interrupt,
     "leave_a_thread": leave_a_thread,
     "leave_a_child": leave_a_child,
     "flood_output": flood_output,
