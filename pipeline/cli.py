@@ -30,6 +30,8 @@ commands:
   prefer DATA [--preference.loss dpo]     learn from pairs of answers, or answers with labels: dpo,
                                           ipo, orpo, kto
   distill DATA --teacher NAME             follow a teacher's distributions on conversations
+  resume RUN [--section.key value ...]    go on with an sft, prefer or distill run that was ended
+                                          or killed, from its last checkpoint
   simulate RECIPE [--sim.key value ...]   predict a run under a virtual clock: a recipe, or the
                                           scenarios balanced and agent; --json for one JSON object
   tune RECIPE [--tune.key value ...]      try schedules, loads and splits of the chips in
@@ -47,6 +49,7 @@ NEEDED = {
     "sft": "a file of conversations: headrace sft data.jsonl --policy smollm2",
     "prefer": "a file of preferences: headrace prefer pairs.jsonl --policy smollm2",
     "distill": "a file of conversations: headrace distill data.jsonl --teacher smollm2",
+    "resume": "a run directory: headrace resume runs/<your run>",
     "simulate": "a recipe or scenario: headrace simulate balanced",
     "tune": "a recipe or scenario: headrace tune balanced",
     "chat": "a policy: headrace chat smollm2, or a run directory",
@@ -118,6 +121,12 @@ def _run_with(command: str, name: str, flags: Sequence[str]) -> int:
             from .commands.offline import train_offline
 
             return train_offline(command, name, flags, began_seconds)
+        case "resume":
+            began_seconds = time.monotonic()
+            _ignore_questions()
+            from .commands.offline import resume
+
+            return resume(name, flags, began_seconds)
         case "simulate":
             from .commands.simulate import simulate
 

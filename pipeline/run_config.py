@@ -1,7 +1,9 @@
 """What every run has, whatever it learns from."""
 
 import re
+import signal
 from dataclasses import dataclass
+from typing import Any
 
 from .errors import check
 
@@ -36,3 +38,12 @@ class CommonRunConfig:
         check(is_plain, "run.name", self.name, "letters, digits, '_', '.' and '-'", hint=hint)
         for name in ("dir", "compilation_cache"):
             check(getattr(self, name) != "", f"run.{name}", "", "the path of a folder")
+
+    def identity(self, *, steps: int, interrupted_by: signal.Signals | None) -> dict[str, Any]:
+        """Give what every summary begins with."""
+        return {
+            "recipe": self.name,
+            "steps": steps,
+            "seed": self.seed,
+            "interrupted_by": interrupted_by and interrupted_by.name,
+        }

@@ -4,10 +4,12 @@ Law 20: a key that the dataclass doesn't have is an error, and so is a value of 
 """
 
 import difflib
+import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from .errors import ConfigError
@@ -36,6 +38,18 @@ def from_table(cls: type[T], table: Mapping[str, Any], *, where: str = "") -> T:
             )
         values[key] = _convert(hints[key], value, setting=where + key)
     return cls(**values)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a file of settings.
+
+    Raises:
+      ConfigError: where it can't be read.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"can't read the settings {path}: {error}") from error
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:

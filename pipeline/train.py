@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
 
 import trio
 
@@ -101,7 +100,7 @@ class Job:
             def write_summary() -> None:
                 directory.write_summary(
                     {
-                        **self._identity(),
+                        **run.identity(steps=run.steps, interrupted_by=self.interrupted_by),
                         "wall_seconds": time.monotonic() - began_seconds,
                         **journal.summary(),
                         "params_sha256": self._params_sha256,
@@ -117,16 +116,6 @@ class Job:
             finally:
                 forced.disarm()
                 write_summary()
-
-    def _identity(self) -> dict[str, Any]:
-        run = self._recipe.run
-        interrupted_by = self.interrupted_by.name if self.interrupted_by else None
-        return {
-            "recipe": run.name,
-            "steps": run.steps,
-            "seed": run.seed,
-            "interrupted_by": interrupted_by,
-        }
 
     async def _run_stages(
         self, journal: Journal, compilations: CompilationCounter, forced: ForcedEnd

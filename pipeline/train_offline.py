@@ -4,6 +4,9 @@ The phases, in order: compile, measure, learn, measure, save. The next batch is 
 a worker thread while the device learns from this one. A signal ends the run after the update of
 that moment, a row that can't be used ends it at once; in both cases what has been learnt is
 saved. The run's files are whole whenever it ends.
+
+Law 17: a run that is killed at any point and goes on from its last checkpoint, or from the
+beginning where there is none, ends with the parameters of one that wasn't, bit for bit.
 """
 
 import signal
@@ -17,12 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import trio
 
+from .checkpoint import CHECKPOINTS_FOLDER, Checkpoints
 from .device_thread import DeviceThread
 from .errors import ConfigError, stage
 from .learner.fingerprint import fingerprint
 from .learner.state import Params
-from .models.adapted import adapted_model
-from .models.model import decoder_model
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
 from .observe.run_directory import RunDirectory
@@ -32,16 +34,18 @@ from .offline.assemble import (
     OfflineParts,
     Packed,
     held_out_examples,
-    make_rule,
+    make_learner,
     row_stream,
     step_rows,
 )
-from .offline.config import OfflineRecipe
+from .offline.config import OfflineRecipe, command_of
 from .offline.learner import OfflineLearner
+from .offline.progress import Progress, Saved
+from .offline.sources import sha256_of
 from .policy.record import Policy
 from .policy.save import save_policy
 from .policy.source import POLICY_FOLDER
-from .policy.start import compile_final, starting_params, without_params
+from .policy.start import without_params
 from .supervise import stop_on_signal
 
 Finish = Callable[[Params], Policy]
@@ -55,6 +59,7 @@ class _Lesson(NamedTuple):
       skipped: rows that were too long for it.
       tokens: all that the model reads, padding left out.
       epochs: passes over the rows so far.
+      position: in the rows, behind those of this update.
     """
 
     packed: Packed
@@ -62,25 +67,41 @@ class _Lesson(NamedTuple):
     skipped: int
     tokens: int
     epochs: float
+    position: Mapping[str, Any]
 
 
 class OfflineJob:
     """One run without rollouts: make it, await `run` once, then read `interrupted_by`."""
 
     def __init__(
-        self, recipe: OfflineRecipe, parts: OfflineParts, directory: RunDirectory, view: View
+        self,
+        recipe: OfflineRecipe,
+        parts: OfflineParts,
+        directory: RunDirectory,
+        view: View,
+        *,
+        saved: Saved | None = None,
     ) -> None:
         """Args:
         parts: from `assemble_offline(recipe)`.
-        directory: a new one.
+        directory: a new one, or that of a run to go on with.
+        saved: of the latest checkpoint there, from which the run goes on; None: begin.
         """
         self._recipe = recipe
         self._parts = parts
         self._directory = directory
         self._view = view
+        self._saved = saved
         self._device = DeviceThread("headrace-learner")
-        self._summary: dict[str, Any] = {"updates": 0, "rows": 0, "rows_skipped": 0, "tokens": 0}
-        self._evaluations: dict[str, Mapping[str, float]] = {}
+        self._progress = Progress() if saved is None else saved.progress
+        self._checkpoints = Checkpoints(
+            directory.path / CHECKPOINTS_FOLDER, keep=recipe.checkpoint.keep
+        )
+        self._kept = self._progress.updates  # of the latest checkpoint
+        self._began_seconds = 0.0
+        self._position = None if saved is None else saved.position
+        self._data_sha256 = self._fixed_sha256 = ""
+        self._params_sha256: str | None = None
         self.interrupted_by: signal.Signals | None = None
 
     async def run(self, began_seconds: float) -> None:
@@ -99,6 +120,8 @@ class OfflineJob:
         # Without the directory, so that the file can be run again.
         run = replace(self._recipe.run, dir=None)
         directory.write_config(asdict(replace(self._recipe, run=run)))
+        directory.cut_metrics(0 if self._saved is None else self._saved.metrics_bytes)
+        self._began_seconds = began_seconds - self._progress.wall_seconds
         with CompilationCounter() as compilations, closing(directory.open_metrics()) as metrics:
             try:
                 async with trio.open_nursery() as nursery:
@@ -109,13 +132,12 @@ class OfflineJob:
             finally:
                 directory.write_summary(
                     {
-                        "recipe": run.name,
-                        "steps": self._parts.steps,
-                        "seed": run.seed,
-                        "interrupted_by": self.interrupted_by and self.interrupted_by.name,
-                        "wall_seconds": time.monotonic() - began_seconds,
-                        **self._summary,
-                        "evaluations": self._evaluations,
+                        **run.identity(
+                            steps=self._parts.steps, interrupted_by=self.interrupted_by
+                        ),
+                        **self._progress.summary(),
+                        "wall_seconds": time.monotonic() - self._began_seconds,
+                        "params_sha256": self._params_sha256,
                         "compilations_after_warmup": compilations.since_mark,
                         "peak_rss_bytes": peak_rss_bytes(),
                     }
@@ -130,32 +152,29 @@ class OfflineJob:
         with stage("learner"):
             learner, finish = await self._device.run(self._prepare)
         compilations.mark()
-        await self._evaluate(learner, metrics, 0)
+        await self._evaluate(learner, metrics)
         try:
             if self.interrupted_by is None:
                 await self._learn(learner, metrics)
         except* ConfigError:  # a row that can't be used; hours may have been learnt before
-            await self._save(finish, learner)
+            await self._end(finish, learner)
             raise
-        await self._save(finish, learner)
+        await self._end(finish, learner)
 
     def _prepare(self) -> tuple[OfflineLearner, Finish]:
         """Make the learner and compile its programs, on the device thread."""
         recipe, parts = self._recipe, self._parts
-        policy, lora, teacher = parts.policy, recipe.lora, parts.teacher
-        decoder = decoder_model(policy.config, policy.vocab_size, remat=recipe.policy.remat)
-        model = adapted_model(decoder, lora) if lora.on else decoder
-        start = starting_params(policy, decoder, lora, seed=recipe.run.seed)
-        policy = without_params(policy)
-        self._parts = replace(parts, policy=policy, teacher=None)
-        learner = OfflineLearner(
-            start.trained,
-            make_rule(recipe, model.forward, teacher, parts),
-            frozen=start.frozen,
-            teacher=None if teacher is None else teacher.params,
-        )
+        learner, final = make_learner(recipe, parts)
+        # Let go of the pretrained weights, which the learner has now.
+        self._parts = replace(parts, policy=without_params(parts.policy), teacher=None)
         learner.compile()
-        return learner, compile_final(policy, start, lora)
+        if recipe.checkpoint.every:
+            self._data_sha256 = sha256_of(recipe.data.path)
+            self._fixed_sha256 = learner.fixed_sha256()
+        if self._saved is not None:
+            self._saved.check_fixed(learner.fixed_sha256())
+            learner.restore(partial(self._checkpoints.state, self._progress.updates))
+        return learner, final
 
     async def _learn(self, learner: OfflineLearner, metrics: Sink) -> None:
         """Take all updates, reading one batch ahead."""
@@ -164,66 +183,59 @@ class OfflineJob:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read, send)
             async with receive:
-                step = 0
                 async for lesson in receive:
-                    step += 1
-                    await self._update(learner, lesson, metrics, step)
-                    every = self._recipe.evaluate.every
+                    await self._update(learner, lesson, metrics)
+                    await self._evaluate(learner, metrics)
+                    every = self._recipe.checkpoint.every
+                    if every and self._progress.updates % every == 0:
+                        await self._keep(learner)
                     if self.interrupted_by is not None:
-                        break
-                    if step == self._parts.steps or (every and step % every == 0):
-                        await self._evaluate(learner, metrics, step)
-                    if step == self._parts.steps:
                         break
             nursery.cancel_scope.cancel()
 
     async def _read(self, send: trio.MemorySendChannel[_Lesson]) -> None:
         stream = row_stream(self._recipe, self._parts)
+        if self._saved is not None:
+            stream.restore(self._saved.position)
         reader, pack = self._parts.reader, self._parts.pack
 
         def next_lesson(count: int) -> _Lesson:
             taken = reader.take(stream.take(count))
             packed = pack(taken.examples)
             tokens = int(np.count_nonzero(packed[0].rows.segment_ids))
-            return _Lesson(packed, len(taken.examples), taken.skipped, tokens, stream.epochs)
+            counts = len(taken.examples), taken.skipped, tokens
+            return _Lesson(packed, *counts, stream.epochs, stream.state())
 
         async with send:
-            for step in range(self._parts.steps):
+            for step in range(self._progress.updates, self._parts.steps):
                 count = step_rows(self._recipe, self._parts, step)
                 with stage("data"):
                     lesson = await trio.to_thread.run_sync(next_lesson, count)
                 await send.send(lesson)
 
-    async def _update(
-        self, learner: OfflineLearner, lesson: _Lesson, metrics: Sink, step: int
-    ) -> None:
+    async def _update(self, learner: OfflineLearner, lesson: _Lesson, metrics: Sink) -> None:
         began = learner.busy_seconds
         with stage("learner"):
             numbers = await self._device.run(partial(learner.update, *lesson.packed))
         seconds = learner.busy_seconds - began
-        summary = self._summary
-        summary["updates"] = step
-        summary["rows"] += lesson.examples
-        summary["rows_skipped"] += lesson.skipped
-        summary["tokens"] += int(numbers["tokens"])
-        summary.setdefault("loss_first", numbers["loss"])
-        summary["loss_last"] = numbers["loss"]
+        self._progress = self._progress.updated(numbers, lesson.examples, lesson.skipped)
+        self._position = lesson.position
         record = {
-            "step": step,
+            "step": self._progress.updates,
             "epoch": lesson.epochs,
             **numbers,
             "rows": lesson.examples,
-            "rows_skipped": summary["rows_skipped"],
+            "rows_skipped": self._progress.rows_skipped,
             "tokens_per_second": lesson.tokens / max(seconds, 1e-9),
         }
         metrics.write(record)
         self._view.step(record)
 
-    async def _evaluate(self, learner: OfflineLearner, metrics: Sink, step: int) -> None:
-        """Measure what is held out, if anything is."""
-        if self._parts.held_out is None:
+    async def _evaluate(self, learner: OfflineLearner, metrics: Sink) -> None:
+        """Measure what is held out, if anything is and it is time for it."""
+        step, skipped = self._progress.updates, 0
+        if not self._is_time_to_evaluate() or self.interrupted_by is not None:
             return
-        skipped = 0
 
         def batches() -> Iterator[Packed]:
             nonlocal skipped
@@ -239,16 +251,48 @@ class OfflineJob:
         if self.interrupted_by is not None:
             return  # it saw a part of the rows only
         found |= {"rows_skipped": skipped}
-        self._evaluations["after" if step else "before"] = found
+        self._progress = self._progress.evaluated_by(found)
         metrics.write({"step": step} | {f"eval_{name}": each for name, each in found.items()})
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in found.items())
         self._view.note(f"held out after {step} updates: {numbers}")
 
-    async def _save(self, finish: Finish, learner: OfflineLearner) -> None:
+    def _is_time_to_evaluate(self) -> bool:
+        step, every = self._progress.updates, self._recipe.evaluate.every
+        due = step in (0, self._parts.steps) or (every > 0 and step % every == 0)
+        return due and self._parts.held_out is not None and self._progress.evaluated != step
+
+    async def _keep(self, learner: OfflineLearner) -> None:
+        """Save a checkpoint, unless there is one of this moment."""
+        progress, position = self._progress, self._position
+        if position is None or self._kept == progress.updates:
+            return
+        saved = Saved(
+            command=command_of(self._recipe),
+            settings=asdict(self._recipe),
+            data_sha256=self._data_sha256,
+            fixed_sha256=self._fixed_sha256,
+            position=position,
+            metrics_bytes=self._directory.metrics_bytes(),
+            progress=replace(progress, wall_seconds=time.monotonic() - self._began_seconds),
+        )
+
         def save() -> None:
-            self._summary["params_sha256"] = fingerprint(learner.params)
+            self._checkpoints.save(progress.updates, learner.state, saved.table())
+
+        with stage("checkpoint"):
+            await self._device.run(save)
+        self._kept = progress.updates
+
+    async def _end(self, finish: Finish, learner: OfflineLearner) -> None:
+        """Save what has been learnt."""
+        if self._recipe.checkpoint.every:
+            await self._keep(learner)
+
+        def save() -> None:
+            self._params_sha256 = fingerprint(learner.params)
             if self._recipe.run.save_policy:
-                save_policy(finish(learner.params), self._directory.path / POLICY_FOLDER)
+                folder = self._directory.path / POLICY_FOLDER
+                save_policy(finish(learner.params), folder, replace=True)
 
         with stage("learner"):
             await self._device.run(save)

@@ -14,6 +14,7 @@ import pytest
 from headrace.pipeline.xla_flags import same_bits_in_every_row
 
 _TRIO_WORKER = "Trio thread"
+_ENDING_SECONDS = 2.0  # for one that was told to end, as those of asyncio's executors
 
 # All must be set before the first device is used.
 os.environ["XLA_FLAGS"] = same_bits_in_every_row(
@@ -65,6 +66,9 @@ def no_thread_is_left() -> Iterator[None]:
     """
     before = set(threading.enumerate())
     yield
-    left = [thread.name for thread in threading.enumerate() if thread not in before]
-    left = [name for name in left if not name.startswith(_TRIO_WORKER)]
+    new = [thread for thread in threading.enumerate() if thread not in before]
+    new = [thread for thread in new if not thread.name.startswith(_TRIO_WORKER)]
+    for thread in new:
+        thread.join(_ENDING_SECONDS)
+    left = [thread.name for thread in new if thread.is_alive()]
     assert not left, f"the test left threads running: {left}"

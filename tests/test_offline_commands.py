@@ -53,7 +53,7 @@ def test_sft_imitates_and_leaves_a_run_that_can_be_run_again(tmp_path, capsys):
     assert run(["sft", data, *flags, "--learner.learning-rate", "0.02"]) == 0
     assert "headrace chat" in capsys.readouterr().out
     names = sorted(path.name for path in where.iterdir())
-    assert names == ["config.toml", "metrics.jsonl", "policy", "summary.json"]
+    assert names == ["checkpoints", "config.toml", "metrics.jsonl", "policy", "summary.json"]
     summary = json.loads((where / "summary.json").read_text())
     assert summary["updates"] == 6
     assert summary["rows"] + summary["rows_skipped"] == 6 * 32

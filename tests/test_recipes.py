@@ -109,7 +109,7 @@ def load(table):
         ("[env.latency]\nmax_seconds = -1", r"^mine.toml: env.latency.max_seconds must be"),
         ("[sampler]\nsteps = 1", r"^mine.toml: unknown key 'sampler.steps'; the keys there are"),
         ("steps = 1", r"^mine.toml: unknown key 'steps'; the keys there are"),
-        ("[run\nsteps = 3", r"can't read the recipe .*mine.toml"),
+        ("[run\nsteps = 3", r"can't read the settings .*mine.toml"),
     ],
 )
 def test_a_wrong_value_is_named_with_file_key_range(text, message, tmp_path):

@@ -24,14 +24,19 @@ def say(text: str) -> None:
         give_up_output()
 
 
-def finish(where: Path, interrupted_by: signal.Signals | None, after: str) -> int:
+def finish(
+    where: Path, interrupted_by: signal.Signals | None, after: str, *, stopped: str = ""
+) -> int:
     """Say where a run's results are and what to do next; return the exit code.
 
     Args:
       after: what to say of a run that has come to its end, behind the place.
+      stopped: the same of one that was ended by a signal.
     """
     if interrupted_by is not None:
         say(f"Stopped by {interrupted_by.name}; what was done so far is in {where}")
+        if stopped:
+            say(stopped)
         return 128 + interrupted_by
     say(f"Done. The run is in {where}:\n{after}")
     return 0

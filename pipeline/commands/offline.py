@@ -1,8 +1,8 @@
 """`headrace sft`, `headrace prefer` and `headrace distill`: train without rollouts."""
 
 import sys
-import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,15 @@ from typing import Any
 import trio
 import tyro
 
+from ..checkpoint import CHECKPOINTS_FOLDER, Checkpoints
 from ..compilation_cache import keep_programs
-from ..errors import ConfigError, HeadraceError
+from ..errors import ConfigError, HeadraceError, check
 from ..observe.run_directory import RunDirectory
 from ..observe.view import open_view
-from ..offline.assemble import assemble_offline
-from ..offline.config import RECIPES, OfflineRecipe, default_recipe
-from ..tables import from_table
+from ..offline.assemble import OfflineParts, assemble_offline
+from ..offline.config import RECIPES, OfflineRecipe, command_of, default_recipe
+from ..offline.progress import Saved
+from ..tables import from_table, read_toml
 from ..train_offline import OfflineJob
 from .flags import take_out
 from .messages import explain, finish
@@ -45,19 +47,58 @@ def train_offline(
     """
     try:
         recipe = _parse(command, data_or_config, flags)
-        parts = assemble_offline(recipe)  # finds mistakes before anything is written
-        config = recipe.run
-        directory = RunDirectory.create_for(config.dir, config.name)
-        keep_programs(config.compilation_cache)
-        columns = (*_COLUMNS[command], *_ALWAYS)
-        with open_view(
-            config.name, parts.steps, stream=sys.stdout, kind="plain", columns=columns
-        ) as view:
-            job = OfflineJob(recipe, parts, directory, view)
-            del parts  # the job lets go of pretrained weights
-            trio.run(job.run, began_seconds)
+        # Mistakes are found before anything is written.
+        return _run(recipe, assemble_offline(recipe), began_seconds)
     except (HeadraceError, BaseExceptionGroup) as error:
         return explain(error)
+
+
+def resume(run: str, flags: Sequence[str], began_seconds: float) -> int:
+    """Go on with a run of one of the three commands, from its last checkpoint.
+
+    Args:
+      run: its directory.
+    """
+    try:
+        directory = RunDirectory.reopen(Path(run))
+        with directory.held():
+            recipe = _recipe_of(directory, flags)
+            saved = _saved(directory, recipe)
+            return _run(
+                recipe,
+                _parts_to_go_on(recipe, saved),
+                began_seconds,
+                directory=directory,
+                saved=saved,
+            )
+    except (HeadraceError, BaseExceptionGroup) as error:
+        return explain(error)
+
+
+def _run(
+    recipe: OfflineRecipe,
+    parts: OfflineParts,
+    began_seconds: float,
+    *,
+    directory: RunDirectory | None = None,
+    saved: Saved | None = None,
+) -> int:
+    """Run a job in a directory that is held; None: in a new one."""
+    config = recipe.run
+    columns = (*_COLUMNS[command_of(recipe)], *_ALWAYS)
+    with ExitStack() as stack:
+        if directory is None:
+            directory = RunDirectory.create_for(config.dir, config.name)
+            stack.enter_context(directory.held())
+        keep_programs(config.compilation_cache)
+        view = stack.enter_context(
+            open_view(config.name, parts.steps, stream=sys.stdout, kind="plain", columns=columns)
+        )
+        if saved is not None:
+            view.note(f"going on after update {saved.progress.updates}")
+        job = OfflineJob(recipe, parts, directory, view, saved=saved)
+        del parts  # the job lets go of pretrained weights, which nobody else holds
+        trio.run(job.run, began_seconds)
     where = directory.path
     return finish(
         where,
@@ -65,7 +106,49 @@ def train_offline(
         "  policy/, summary.json, metrics.jsonl and the resolved config.toml\n"
         f"Next: talk to it:       headrace chat {where}\n"
         f"      train it further: headrace train RECIPE --policy {where}",
+        stopped=f"Go on with it: headrace resume {where}",
     )
+
+
+def _recipe_of(directory: RunDirectory, flags: Sequence[str]) -> OfflineRecipe:
+    """Read a run's settings and what is to change of them."""
+    path = directory.config_path
+    table = read_toml(path)
+    if "rollout" in table:
+        raise ConfigError(
+            f"{directory.path} is a run of headrace train, which can't be resumed; start another "
+            f"from its policy: headrace train {path} --policy {directory.path}"
+        )
+    kinds = {"preference": "prefer", "distill": "distill"}
+    command = next((kind for section, kind in kinds.items() if section in table), "sft")
+    recipe: OfflineRecipe = tyro.cli(
+        RECIPES[command],
+        default=_from_table(command, table, path),
+        args=list(flags),
+        prog=f"headrace resume {directory.path}",
+    )
+    where = recipe.run.dir
+    check(where is None, "run.dir", where, "left out: a run goes on in its own directory")
+    return recipe
+
+
+def _saved(directory: RunDirectory, recipe: OfflineRecipe) -> Saved | None:
+    """Read what the latest checkpoint says, None without one; refuse what does not fit it."""
+    checkpoints = Checkpoints(directory.path / CHECKPOINTS_FOLDER)
+    step = checkpoints.latest()
+    if step is None:
+        return None
+    saved = Saved.from_table(checkpoints.record(step))
+    saved.check_settings(recipe)
+    saved.check_data(recipe.data.path)
+    return saved
+
+
+def _parts_to_go_on(recipe: OfflineRecipe, saved: Saved | None) -> OfflineParts:
+    parts = assemble_offline(recipe)
+    if saved is not None:
+        saved.check_steps(parts.steps)
+    return parts
 
 
 def _parse(command: str, data_or_config: str, arguments: Sequence[str]) -> OfflineRecipe:
@@ -73,7 +156,8 @@ def _parse(command: str, data_or_config: str, arguments: Sequence[str]) -> Offli
     policy, flags = take_out("--policy", arguments, what)
     teacher, flags = take_out("--teacher", flags, what)
     if data_or_config.endswith(".toml"):
-        recipe = _read_config(command, data_or_config)
+        path = Path(data_or_config)
+        recipe = _from_table(command, read_toml(path), path)
     else:
         recipe = default_recipe(command, pretrained=policy is not None)
         recipe = replace(recipe, data=replace(recipe.data, path=data_or_config))
@@ -92,11 +176,7 @@ def _parse(command: str, data_or_config: str, arguments: Sequence[str]) -> Offli
     return parsed
 
 
-def _read_config(command: str, path: str) -> Any:
-    try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"can't read the settings {path}: {error}") from error
+def _from_table(command: str, table: Mapping[str, Any], path: Path) -> Any:
     try:
         return from_table(RECIPES[command], table)
     except ConfigError as error:

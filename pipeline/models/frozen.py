@@ -50,6 +50,21 @@ def freeze(params: Params, stored: StoredBase) -> Params:
     return params | untied | {"layers": layers}
 
 
+def frozen_axes(base: Params, axes: Params) -> Params:
+    """Give the logical axis names of every array of a frozen base, in its structure.
+
+    The blocks of four-bit matrices are whole on each device of a mesh.
+
+    Args:
+      axes: of the parameters before `freeze`; see `parameters.logical_axes`.
+    """
+    layers = {
+        name: _stored_axes(leaf, axes["layers"][name], 2 if name in EXPERTS else 1, name)
+        for name, leaf in base["layers"].items()
+    }
+    return axes | {"layers": layers}
+
+
 def thaw(base: Params) -> Params:
     """Widen frozen parameters to plain float32 arrays; the rounding stays in them."""
     others = {
@@ -87,6 +102,18 @@ def stack_shape(matrix: Any) -> tuple[int, ...]:
     widen = jax.vmap(partial(plain, dtype=jnp.float32))
     shape: tuple[int, ...] = jax.eval_shape(widen, matrix).shape
     return shape
+
+
+def _stored_axes(matrix: Any, names: tuple[str, ...], stacked: int, name: str) -> Any:
+    """Name the axes of a stack of matrices, however it is stored; `stacked` of them come first."""
+    if isinstance(matrix, Nf4):
+        return jax.tree.map(lambda _: (None, None), matrix)
+    if not isinstance(matrix, Quantized):
+        return names
+    outputs = names[stacked + INPUT_AXES.get(name, 1) :]
+    inputs = names[stacked : stacked + INPUT_AXES.get(name, 1)]
+    stack = names[:stacked]
+    return Quantized((*stack, *outputs, *inputs), (*stack, *outputs))
 
 
 def _each(name: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -143,6 +143,20 @@ def targets(names: Iterable[str], config: LoraConfig) -> list[str]:
     return found
 
 
+def adapter_axes(adapters: Params, axes: Params) -> Params:
+    """Give the logical axis names of adapters: those that they share with their matrix.
+
+    Args:
+      axes: of the base's parameters; see `parameters.logical_axes`.
+    """
+
+    def of_pair(name: str) -> Params:
+        names, inputs = axes["layers"][name], 1 + INPUT_AXES[name]
+        return {"a": (*names[:inputs], None), "b": (names[0], None, *names[inputs:])}
+
+    return {"layers": {name: of_pair(name) for name in adapters["layers"]}}
+
+
 def adapt(base: Params, adapters: Params, config: LoraConfig) -> Params:
     """Put adapters beside the matrices that they change; nothing is computed or copied.
 

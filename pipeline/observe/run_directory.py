@@ -4,9 +4,12 @@ The files of an interrupted run are whole: `config.toml` and `summary.json` appe
 `metrics.jsonl` and `trajectories.jsonl` grow by whole lines.
 """
 
+import errno
+import fcntl
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,14 +20,17 @@ import tomli_w
 from ..errors import ConfigError
 from .sinks import JsonlSink, to_json
 
+_CONFIG, _METRICS = "config.toml", "metrics.jsonl"
 _FILES_OF_A_RUN = (
     "policy",
+    "checkpoints",
     "sandbox.jsonl",
-    "config.toml",
+    _CONFIG,
     "summary.json",
-    "metrics.jsonl",
+    _METRICS,
     "trajectories.jsonl",
 )
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # of some file systems
 # ValueError: a NUL character; RuntimeError: the home folder of an unknown user.
 _PATH_ERRORS = (OSError, ValueError, RuntimeError)
 
@@ -53,6 +59,19 @@ class RunDirectory:
                     f"run directory must not hold a run, but {path} has a {name}; "
                     f"set --run.dir to a new folder, or move the old run away"
                 )
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise _unusable(path, PermissionError("no permission to write"))
+        return cls(path)
+
+    @classmethod
+    def reopen(cls, path: Path) -> "RunDirectory":
+        """Take the folder of a run, to go on with it.
+
+        Raises:
+          ConfigError: if it holds no run, or can't be written to.
+        """
+        if not (path / _CONFIG).is_file():
+            raise ConfigError(f"{path} holds no run: it has no {_CONFIG}; give a run directory")
         if not os.access(path, os.W_OK | os.X_OK):
             raise _unusable(path, PermissionError("no permission to write"))
         return cls(path)
@@ -93,9 +112,28 @@ class RunDirectory:
             return cls.create(path)
         raise AssertionError("unreachable: the numbers never end")
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from writing to the folder, until the block or the process ends.
+
+        Raises:
+          ConfigError: if another process holds it.
+        """
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            _lock(folder, self.path)
+            yield
+        finally:
+            os.close(folder)
+
+    @property
+    def config_path(self) -> Path:
+        """The file of the resolved configuration."""
+        return self.path / _CONFIG
+
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write the resolved configuration; values that are None are left out."""
-        _write_whole(self.path / "config.toml", tomli_w.dumps(_without_none(config)))
+        _write_whole(self.config_path, tomli_w.dumps(_without_none(config)))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, replacing this run's earlier one in one step."""
@@ -103,7 +141,17 @@ class RunDirectory:
 
     def open_metrics(self) -> JsonlSink:
         """Open `metrics.jsonl`, one line an update."""
-        return JsonlSink(self.path / "metrics.jsonl")
+        return JsonlSink(self.path / _METRICS)
+
+    def metrics_bytes(self) -> int:
+        """Say how long `metrics.jsonl` is."""
+        return (self.path / _METRICS).stat().st_size
+
+    def cut_metrics(self, length: int) -> None:
+        """Take off what `metrics.jsonl` has behind so many bytes."""
+        path = self.path / _METRICS
+        if path.is_file() and path.stat().st_size > length:
+            os.truncate(path, length)
 
     def open_trajectories(self) -> JsonlSink:
         """Open `trajectories.jsonl`, one line a trajectory."""
@@ -118,6 +166,18 @@ def _write_whole(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def _lock(folder: int, path: Path) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"another process is at work in {path}; wait for it, or end it with SIGTERM"
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
 
 
 def _without_none(value: Any) -> Any:

@@ -1,20 +1,27 @@
 """Builds the parts of a run without rollouts: what is read, how it is packed, what is learnt."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from jax.sharding import Mesh
 
 from ..algorithms.distillation import divergence
 from ..errors import ConfigError
 from ..learner.distillation import Teacher
+from ..learner.mesh import place
 from ..learner.optimizer import make_optimizer
 from ..learner.precision import computed_in
-from ..models.frozen import freeze
-from ..models.model import Forward, decoder_model
+from ..models.adapted import adapted_model
+from ..models.frozen import freeze, frozen_axes
+from ..models.lora import adapter_axes
+from ..models.model import Forward, Model, decoder_model
+from ..models.parameters import Params, logical_axes
+from ..models.remat import Remat
 from ..policy import Policy, TextFiles
 from ..policy.renderer import make_schema_renderer
-from ..policy.start import load_start
+from ..policy.start import Start, compile_final, load_start, starting_params, without_params
 from ..policy.teacher import load_teacher
 from ..prompts import Cursor
 from ..text.conversation import ToolSchema
@@ -32,7 +39,7 @@ from .examples import (
     read_judged,
     read_pair,
 )
-from .learner import OfflineRule
+from .learner import OfflineLearner, OfflineRule
 from .objectives import (
     Objective,
     distill_objective,
@@ -54,7 +61,8 @@ class OfflineParts:
 
     Attributes:
       policy: what the run starts from, with its parameters where it is a pretrained one.
-      teacher: of a distillation, else None.
+      mesh: where the learner's arrays lie.
+      teacher: of a distillation, else None; its weights stored as the settings say.
       reader: turns rows into examples.
       pack: turns examples into a batch, and what a baseline is measured on.
       train: the rows to learn from.
@@ -63,7 +71,8 @@ class OfflineParts:
     """
 
     policy: Policy
-    teacher: Teacher | None
+    mesh: Mesh
+    teacher: Policy | None
     reader: Reader[Any]
     pack: Callable[[Sequence[Any]], Packed]
     train: Source
@@ -82,13 +91,16 @@ def assemble_offline(recipe: OfflineRecipe) -> OfflineParts:
     train, held_out = split(open_source(data.path), data.eval_share, recipe.run.seed)
     if data.eval is not None:
         held_out = open_source(data.eval)
-    policy = load_start(recipe.policy.path, recipe.model, recipe.text)
+    topology = recipe.mesh.topology()
+    policy = load_start(recipe.policy.path, recipe.model, recipe.text, topology)
+    recipe.mesh.check_fits(policy.config, policy.vocab_size, recipe.learner.microbatch_rows)
     renderers = Renderers(partial(_renderer, policy, recipe))
     reader = _reader(recipe, renderers)
     for source in (train, held_out):
         _try(source, reader)
     return OfflineParts(
         policy=policy,
+        mesh=topology.learner_mesh,
         teacher=_teacher(recipe, policy),
         reader=reader,
         pack=_packer(recipe),
@@ -98,27 +110,28 @@ def assemble_offline(recipe: OfflineRecipe) -> OfflineParts:
     )
 
 
-def make_rule(
-    recipe: OfflineRecipe, forward: Forward, teacher: Teacher | None, parts: OfflineParts
-) -> OfflineRule:
-    """Say what an update of a recipe does.
+def make_learner(
+    recipe: OfflineRecipe, parts: OfflineParts
+) -> tuple[OfflineLearner, Callable[[Params], Policy]]:
+    """Make the learner, and what makes of its parameters a policy that can be saved.
 
-    Args:
-      forward: of the policy, in float32.
+    Nothing of the parts is kept but what the learner holds.
     """
-    forward = computed_in(forward, recipe.learner.compute_type)
-    objective, measurement = _objectives(recipe, forward, teacher, parts.policy.vocab_size)
-    empty, mismatched = parts.pack([])
-    prefers = recipe.preference if isinstance(recipe, PreferRecipe) else None
-    return OfflineRule(
-        forward=forward,
-        objective=objective,
-        measurement=measurement if parts.held_out is not None else None,
-        optimizer=make_optimizer(recipe.learner, total_steps=parts.steps),
-        needs_reference=prefers is not None and prefers.needs_reference,
-        empty=empty,
-        mismatched=mismatched,
-    )
+    policy, lora, mesh = parts.policy, recipe.lora, parts.mesh
+    decoder = _decoder(policy, recipe, remat=recipe.policy.remat)
+    model = adapted_model(decoder, lora) if lora.on else decoder
+    trained, frozen = starting_params(policy, decoder, lora, seed=recipe.run.seed)
+    axes = logical_axes(policy.config)
+    if frozen is None:
+        start = Start(place(trained, axes, mesh), None)
+    else:
+        adapters = place(trained, adapter_axes(trained, axes), mesh)
+        start = Start(adapters, place(frozen, frozen_axes(frozen, axes), mesh))
+    final = compile_final(without_params(policy), start, lora)
+    teacher = None if parts.teacher is None else _stored(recipe, parts.teacher, mesh)
+    rule = _rule(recipe, model.forward, teacher, parts)
+    told = None if teacher is None else teacher.params
+    return OfflineLearner(start.trained, rule, frozen=start.frozen, teacher=told), final
 
 
 def row_stream(recipe: OfflineRecipe, parts: OfflineParts) -> Cursor:
@@ -142,6 +155,37 @@ def held_out_examples(recipe: OfflineRecipe, parts: OfflineParts) -> Iterator[Ta
     for start in range(0, count, size):
         rows = [parts.held_out[index] for index in range(start, min(start + size, count))]
         yield parts.reader.take(rows)
+
+
+def _rule(
+    recipe: OfflineRecipe, forward: Forward, teacher: Teacher | None, parts: OfflineParts
+) -> OfflineRule:
+    forward = computed_in(forward, recipe.learner.compute_type)
+    objective, measurement = _objectives(recipe, forward, teacher, parts.policy.vocab_size)
+    empty, mismatched = parts.pack([])
+    prefers = recipe.preference if isinstance(recipe, PreferRecipe) else None
+    return OfflineRule(
+        forward=forward,
+        objective=objective,
+        measurement=measurement if parts.held_out is not None else None,
+        optimizer=make_optimizer(recipe.learner, total_steps=parts.steps),
+        needs_reference=prefers is not None and prefers.needs_reference,
+        empty=empty,
+        mesh=parts.mesh,
+        mismatched=mismatched,
+    )
+
+
+def _decoder(policy: Policy, recipe: OfflineRecipe, *, remat: Remat = "none") -> Model:
+    parts = recipe.mesh.tensor
+    return decoder_model(policy.config, policy.vocab_size, remat=remat, vocab_parts=parts)
+
+
+def _stored(recipe: OfflineRecipe, teacher: Policy, mesh: Mesh) -> Teacher:
+    """Make a teacher of a policy whose weights are stored as the settings say."""
+    model = _decoder(teacher, recipe)
+    axes = frozen_axes(teacher.params, logical_axes(teacher.config))
+    return Teacher(model.forward, place(teacher.params, axes, mesh))
 
 
 def _objectives(
@@ -178,16 +222,15 @@ def _renderer(policy: Policy, recipe: OfflineRecipe, tools: Sequence[ToolSchema]
     return make_schema_renderer(policy, tools, recipe.policy.chat)
 
 
-def _teacher(recipe: OfflineRecipe, student: Policy) -> Teacher | None:
+def _teacher(recipe: OfflineRecipe, student: Policy) -> Policy | None:
     """Load a teacher, its weights stored as the settings say."""
     if not isinstance(recipe, DistillRecipe):
         return None
-    config = recipe.distill
-    policy = load_teacher(
-        config.teacher, student.text, student.vocab_size, setting="distill.teacher"
-    )
-    model = decoder_model(policy.config, policy.vocab_size)
-    return Teacher(model.forward, freeze(policy.params, config.teacher_weights))
+    config, rows = recipe.distill, recipe.learner.microbatch_rows
+    setting = "distill.teacher"
+    policy = load_teacher(config.teacher, student.text, student.vocab_size, setting=setting)
+    recipe.mesh.check_fits(policy.config, policy.vocab_size, rows)
+    return replace(policy, params=freeze(policy.params, config.teacher_weights))
 
 
 def _reader(recipe: OfflineRecipe, renderers: Renderers) -> Reader[Any]:

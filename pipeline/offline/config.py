@@ -4,7 +4,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ..algorithms.distillation import DivergenceName
+from ..checkpoint import CheckpointConfig
 from ..errors import ConfigError, check
+from ..learner.mesh import MeshConfig
 from ..learner.optimizer import LearnerConfig
 from ..models.config import ModelConfig
 from ..models.frozen import StoredBase
@@ -140,7 +142,9 @@ class OfflineRecipe:
     model: ModelConfig = field(default_factory=ModelConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
     evaluate: OfflineEvaluateConfig = field(default_factory=OfflineEvaluateConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:
         epochs = self.learner.epochs
@@ -183,6 +187,11 @@ class DistillRecipe(OfflineRecipe):
 
 
 RECIPES: dict[str, Any] = {"sft": SftRecipe, "prefer": PreferRecipe, "distill": DistillRecipe}
+
+
+def command_of(recipe: OfflineRecipe) -> str:
+    """Name the command that a recipe belongs to."""
+    return next(name for name, kind in RECIPES.items() if type(recipe) is kind)
 
 
 def default_recipe(command: str, *, pretrained: bool) -> Any:

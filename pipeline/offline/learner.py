@@ -2,7 +2,8 @@
 
 Invariants: every program is compiled before the first update, for one shape; the state is
 donated, so there is one copy of the trained parameters and the optimizer's state. The reference is
-the policy that the run starts from: beside adapters it costs a copy of the adapters alone.
+the policy that the run starts from: beside adapters it costs a copy of the adapters alone. All
+arrays stay where they were put on the mesh.
 """
 
 import time
@@ -15,9 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from numpy.typing import NDArray
 
+from ..learner.fingerprint import fingerprint
 from ..learner.logprobs import Forward, batch_logprobs
+from ..learner.mesh import by_rows, place_rest, place_rows, whole
 from ..learner.state import LearnerState, Params, init_state, with_frozen
 from ..types import TrainBatch
 from .batch import OfflineBatch
@@ -37,6 +41,7 @@ class OfflineRule:
       optimizer: makes the updates.
       needs_reference: whether the objective compares with the policy at the start.
       empty: a batch without anything in it, of the shape that all batches have.
+      mesh: where everything lies.
       mismatched: the same of what a baseline is measured on, of the same shape; None: there is no
         baseline.
     """
@@ -47,6 +52,7 @@ class OfflineRule:
     optimizer: optax.GradientTransformation
     needs_reference: bool
     empty: OfflineBatch
+    mesh: Mesh
     mismatched: TrainBatch | None = None
 
 
@@ -62,7 +68,7 @@ class OfflineLearner:
     """Learns batch by batch; call all methods on one thread.
 
     Example:
-      learner = OfflineLearner(params, rule)
+      learner = OfflineLearner(place(params, axes, rule.mesh), rule)
       learner.compile()
       metrics = learner.update(batch)
     """
@@ -75,18 +81,18 @@ class OfflineLearner:
         frozen: Params | None = None,
         teacher: Params | None = None,
     ) -> None:
-        """Start from `params`, which belong to the learner from now on.
+        """Start from `params`, which lie on the mesh and belong to the learner from now on.
 
         Args:
-          frozen: parameters that the model has beside those that are trained.
-          teacher: parameters that the objective takes.
+          frozen: parameters that the model has beside those that are trained; on the mesh, too.
+          teacher: parameters that the objective takes; on the mesh, too.
         """
         self._rule = rule
         self._frozen = frozen
         self._teacher = teacher
         self._reference = params if rule.needs_reference else None
         own = jax.tree.map(jnp.copy, params) if rule.needs_reference else params
-        self._state = init_state(own, rule.optimizer)
+        self._state = place_rest(init_state(own, rule.optimizer), rule.mesh)
         self._programs: _Programs | None = None
         self.busy_seconds = 0.0
 
@@ -95,24 +101,49 @@ class OfflineLearner:
         """The trained parameters; the next update deletes these buffers."""
         return self._state.params
 
+    @property
+    def state(self) -> LearnerState:
+        """All that changes from update to update, under the same condition."""
+        state: LearnerState = self._state
+        return state
+
+    def restore(self, read: Callable[[LearnerState], LearnerState]) -> None:
+        """Go on from a saved state.
+
+        Args:
+          read: given shapes, types and places of the state, gives a saved one like it.
+        """
+        like = jax.tree.map(_described, self._state)
+        for leaf in jax.tree.leaves(self._state):
+            leaf.delete()  # room for the saved one
+        self._state = read(like)
+
+    def fixed_sha256(self) -> str:
+        """Hash what a saved state doesn't have: frozen parameters, reference and teacher."""
+        return fingerprint((self._frozen, self._reference, self._teacher))
+
     def compile(self) -> None:
         """Compile all programs, once."""
         if self._programs is not None:
             return
-        rule, batch, params = self._rule, jax.device_put(self._rule.empty), self.params
+        rule, batch, params = self._rule, self._placed(self._rule.empty), self.params
+        everywhere, rows = whole(rule.mesh), by_rows(rule.mesh)
         fixed = self._fixed(batch, abstract=True)
         step = partial(offline_step, objective=rule.objective, optimizer=rule.optimizer)
         measured = score = baseline = None
         if rule.measurement is not None:
             measuring = partial(measure, objective=rule.measurement)
-            measured = _compiled(measuring, params, batch, fixed)
+            measured = _compiled(measuring, params, batch, fixed, out=everywhere)
         if rule.needs_reference:
             scoring = partial(batch_logprobs, forward=rule.forward)
-            score = _compiled(scoring, with_frozen(params, self._frozen), batch.rows)
+            trained = with_frozen(params, self._frozen)
+            score = _compiled(scoring, trained, batch.rows, out=rows)
         if rule.mismatched is not None:
-            logprobs = rule.mismatched.rollout_logprobs
-            baseline = _compiled(measure_baseline, logprobs, logprobs, rule.mismatched)
-        step = _compiled(step, self._state, batch, fixed, donate=(0,))
+            other = place_rows(rule.mismatched, rule.mesh)
+            logprobs = other.rollout_logprobs
+            baseline = _compiled(measure_baseline, logprobs, logprobs, other, out=everywhere)
+        stays = jax.tree.map(lambda leaf: leaf.sharding, self._state)
+        step = _compiled(step, self._state, batch, fixed, donate=(0,), out=(stays, everywhere))
         self._programs = _Programs(step, measured, score, baseline)
 
     def update(
@@ -129,7 +160,7 @@ class OfflineLearner:
         """
         programs = self._compiled_programs()
         started = time.perf_counter()
-        batch = jax.device_put(batch)
+        batch = self._placed(batch)
         fixed = self._fixed(batch, mismatched)
         self._state, metrics = programs.step(self._state, batch, fixed)
         found = jax.device_get(metrics)
@@ -145,7 +176,7 @@ class OfflineLearner:
         # Of each measurement the total and the count; of the loss, weighed by what counts.
         sums: dict[str, NDArray[np.float64]] = {}
         for packed, mismatched in batches:
-            batch = jax.device_put(packed)
+            batch = self._placed(packed)
             fixed = self._fixed(batch, mismatched)
             loss, counts, found = jax.device_get(programs.measure(self.params, batch, fixed))
             weight = float(counts.chosen + counts.rejected or counts.tokens)
@@ -159,6 +190,11 @@ class OfflineLearner:
         assert self._programs is not None
         return self._programs
 
+    def _placed(self, batch: OfflineBatch) -> OfflineBatch:
+        mesh = self._rule.mesh
+        judged = jax.device_put((batch.chosen, batch.rejected), whole(mesh))
+        return OfflineBatch(place_rows(batch.rows, mesh), *judged)
+
     def _fixed(
         self, batch: OfflineBatch, mismatched: TrainBatch | None = None, *, abstract: bool = False
     ) -> Fixed:
@@ -170,13 +206,14 @@ class OfflineLearner:
                 else self._score(self._reference, batch.rows)
             )
         if self._rule.mismatched is not None:
-            baseline = jnp.zeros((), jnp.float32) if abstract else self._baseline(mismatched)
+            zero = jax.device_put(np.float32(0), whole(self._rule.mesh))
+            baseline = zero if mismatched is None else self._baseline(mismatched)
         return Fixed(ref, baseline, self._frozen, self._teacher)
 
-    def _baseline(self, rows: TrainBatch | None) -> jax.Array:
+    def _baseline(self, rows: TrainBatch) -> jax.Array:
         baseline = self._compiled_programs().baseline
         assert baseline is not None, "there is a baseline"
-        rows = jax.device_put(rows)
+        rows = place_rows(rows, self._rule.mesh)
         policy, reference = (self._score(it, rows) for it in (self.params, self._reference))
         return baseline(policy, reference, rows)
 
@@ -186,6 +223,18 @@ class OfflineLearner:
         return score(with_frozen(params, self._frozen), rows)
 
 
-def _compiled(function: Callable[..., Any], *operands: Any, donate: tuple[int, ...] = ()) -> Any:
-    """Compile a function for operands like these; the program takes them in this order."""
-    return jax.jit(function, donate_argnums=donate).lower(*operands).compile()
+def _compiled(
+    function: Callable[..., Any], *operands: Any, out: Any, donate: tuple[int, ...] = ()
+) -> Any:
+    """Compile a function for operands like these; the program takes them in this order.
+
+    Args:
+      out: shardings of the results.
+    """
+    jitted = jax.jit(function, donate_argnums=donate, out_shardings=out)
+    return jitted.lower(*operands).compile()
+
+
+def _described(leaf: jax.Array) -> Any:
+    sharding = leaf.sharding
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # type: ignore[no-untyped-call]

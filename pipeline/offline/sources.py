@@ -4,6 +4,7 @@ Invariant: any row is found at once, so an order is a permutation of numbers, an
 is one number. JSONL and array_record files stay on disk.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -49,6 +50,19 @@ def open_source(path: str | Path) -> Source:
     if len(source) == 0:
         raise ConfigError(f"{path}: no rows; give a file with at least one")
     return source
+
+
+def sha256_of(path: str | Path) -> str:
+    """Hash a file's content.
+
+    Raises:
+      ConfigError: where it can't be read.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the rows: {error}; give another file") from error
 
 
 class JsonlSource:

@@ -34,6 +34,7 @@ def save_policy(
     *,
     dtype: DTypeLike | None = None,
     max_file_bytes: int = MAX_FILE_BYTES,
+    replace: bool = False,
 ) -> None:
     """Save a policy so that `load_policy` gives it back, and Transformers loads it.
 
@@ -44,13 +45,14 @@ def save_policy(
       dtype: of the weights in the files; None keeps the parameters' own, so that saving and
         loading is exact.
       max_file_bytes: of one file of weights.
+      replace: whether what is in the folder goes away when the new policy is whole.
 
     Raises:
       ConfigError: where the folder has files already, or weights aren't plain arrays.
     """
     _check_plain(policy.params)
     folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not replace and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} has files already; give a new folder or an empty one")
     folder.parent.mkdir(parents=True, exist_ok=True)
     family, settings = _family_and_settings(policy)
@@ -70,6 +72,8 @@ def save_policy(
         if isinstance(policy.text, TextFiles):
             for name, content in policy.text.files.items():
                 (new / name).write_bytes(content)
+        if replace and folder.exists():
+            folder.replace(Path(temporary) / "old")
         new.replace(folder)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..algorithms.presets import PRESETS
 from ..config import Recipe
 from ..errors import ConfigError
-from ..tables import did_you_mean, from_table
+from ..tables import did_you_mean, from_table, read_toml
 
 _FOLDER = Path(__file__).parent
 _POLICIES = _FOLDER / "policies"
@@ -38,10 +38,7 @@ def load_recipe(
       'calculator'
     """
     path = _find(name_or_file)
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"can't read the recipe {path}: {error}") from error
+    table = read_toml(path)
     if policy is not None:
         table = _with_policy(table, policy)
     if algorithm is not None:

@@ -1,0 +1,116 @@
+"""What a run needs to go on after a kill: steps on disk, each a state of arrays and a record.
+
+Invariants: a step is there whole or not at all, whenever the process dies; what is restored is
+what was saved, bit for bit, on whatever mesh.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .errors import ConfigError, check
+
+T = TypeVar("T")
+
+CHECKPOINTS_FOLDER = "checkpoints"  # of a run directory
+_STATE, _RECORD = "state", "record"
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """How often a run saves what it needs to go on."""
+
+    every: int = 100
+    """Updates between two checkpoints; another is made when the run ends, by a signal as well. 0:
+    none are made."""
+    keep: int = 1
+    """The newest ones that are kept."""
+
+    def __post_init__(self) -> None:
+        check(self.every >= 0, "checkpoint.every", self.every, ">= 0")
+        check(self.keep >= 1, "checkpoint.keep", self.keep, ">= 1")
+
+
+class Checkpoints:
+    """The checkpoints of one run, by the number of its updates; only one process writes.
+
+    Example:
+      checkpoints = Checkpoints(folder, keep=1)
+      checkpoints.save(100, state, {"cursor": 3200})
+      state = checkpoints.state(100, like=state)
+    """
+
+    def __init__(self, folder: Path, *, keep: int = 1) -> None:
+        """Take a folder, which is made when the first step is saved."""
+        self._folder = folder
+        self._keep = keep
+
+    def latest(self) -> int | None:
+        """Return the newest step, None without one."""
+        with self._manager() as manager:
+            step: int | None = manager.latest_step()
+            return step
+
+    def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
+        """Save a step; it is on disk on return. One that is there already stays.
+
+        Args:
+          state: a tree of arrays.
+          record: JSON-serialisable.
+        """
+        import orbax.checkpoint as ocp  # noqa: PLC0415 - slow to import
+
+        items = {
+            _STATE: ocp.args.StandardSave(state),
+            _RECORD: ocp.args.JsonSave(dict(record)),
+        }
+        with self._manager() as manager:
+            if manager.latest_step() != step:
+                manager.save(step, args=ocp.args.Composite(**items))
+
+    def record(self, step: int) -> dict[str, Any]:
+        """Read a step's record.
+
+        Raises:
+          ConfigError: where it can't be read.
+        """
+        import orbax.checkpoint as ocp  # noqa: PLC0415 - slow to import
+
+        found: dict[str, Any] = self._read(step, _RECORD, ocp.args.JsonRestore())
+        return found
+
+    def state(self, step: int, like: T) -> T:
+        """Read a step's state.
+
+        Args:
+          like: its tree, of arrays or their descriptions, which say where each is put.
+
+        Raises:
+          ConfigError: where it can't be read, or is another tree.
+        """
+        import orbax.checkpoint as ocp  # noqa: PLC0415 - slow to import
+
+        found: T = self._read(step, _STATE, ocp.args.StandardRestore(like))
+        return found
+
+    def _read(self, step: int, item: str, how: Any) -> Any:
+        import orbax.checkpoint as ocp  # noqa: PLC0415 - slow to import
+
+        try:
+            with self._manager() as manager:
+                return manager.restore(step, args=ocp.args.Composite(**{item: how}))[item]
+        except (OSError, ValueError, KeyError, TypeError) as error:  # damaged, or of another kind
+            raise ConfigError(
+                f"the checkpoint {self._folder / str(step)} can't be read: {error}; move it away "
+                "to go on from an older one, or from the beginning"
+            ) from error
+
+    def _manager(self) -> Any:
+        """Open the folder for one call, so that no thread is left between calls."""
+        import orbax.checkpoint as ocp  # noqa: PLC0415 - slow to import
+
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=self._keep, enable_async_checkpointing=False
+        )
+        return ocp.CheckpointManager(self._folder.absolute(), options=options)

@@ -1,0 +1,170 @@
+"""Law 17 without rollouts: of kills and resumes nothing is to be seen at the end."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from headrace.pipeline.checkpoint import CheckpointConfig
+from headrace.pipeline.cli import run
+from headrace.pipeline.learner.optimizer import LearnerConfig
+from headrace.pipeline.models.config import ModelConfig
+from headrace.pipeline.observe.run_directory import RunDirectory
+from headrace.pipeline.offline.assemble import assemble_offline
+from headrace.pipeline.offline.config import DataConfig, OfflineEvaluateConfig, SftRecipe
+from headrace.pipeline.policy import load_policy, save_policy
+from headrace.pipeline.run_config import CommonRunConfig
+from headrace.pipeline.text.renderer import TextConfig
+from headrace.pipeline.train_offline import OfflineJob
+from tests.test_offline_commands import PAIRS, ROOT, SUMS, TINY, mistake, records
+
+RECIPE = SftRecipe(
+    run=CommonRunConfig(name="sft", steps=5),
+    data=DataConfig(path=SUMS, eval_share=0.1),
+    text=TextConfig(characters="0123456789+"),
+    model=ModelConfig(
+        num_layers=1, width=16, num_heads=2, num_kv_heads=1, head_width=8, ffn_width=32
+    ),
+    learner=LearnerConfig(learning_rate=0.01, microbatch_rows=4, row_tokens=32),
+    evaluate=OfflineEvaluateConfig(every=2, rows=8),
+    checkpoint=CheckpointConfig(every=2),
+)
+
+
+class Camera:
+    """A view that copies the run directory after each update: what a kill would leave."""
+
+    def __init__(self, where: Path, album: Path) -> None:
+        self._where, self._album = where, album
+
+    def phase(self, text, done=None, total=None): ...
+
+    def step(self, record):
+        shutil.copytree(self._where, self._album / str(record["step"]))
+
+    def note(self, text): ...
+
+    def refresh(self): ...
+
+    def close(self): ...
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory) -> Path:
+    """A run that was never killed, `whole`, and what it was after each update."""
+    album = tmp_path_factory.mktemp("album")
+    where = album / "whole"
+    job = OfflineJob(
+        RECIPE, assemble_offline(RECIPE), RunDirectory.create(where), Camera(where, album)
+    )
+    trio.run(job.run, time.monotonic())
+    return album
+
+
+def outcome(folder: Path) -> tuple:
+    """All that a run leaves which doesn't depend on time or on how often it was killed."""
+    summary = json.loads((folder / "summary.json").read_text())
+    for name in ("wall_seconds", "peak_rss_bytes", "resumed_from", "interrupted_by"):
+        del summary[name]
+    lines = [{**line, "tokens_per_second": 0} for line in records(folder)]
+    return summary, lines
+
+
+@pytest.mark.parametrize("killed_after", [1, 3, 5])
+def test_law_17_a_run_that_was_killed_ends_as_one_that_was_not(album, tmp_path, killed_after):
+    where = tmp_path / "run"
+    shutil.copytree(album / str(killed_after), where)
+    assert run(["resume", str(where)]) == 0
+    assert outcome(where) == outcome(album / "whole")
+    checkpoint = killed_after // 2 * 2
+    resumed_from = json.loads((where / "summary.json").read_text())["resumed_from"]
+    assert resumed_from == ([checkpoint] if killed_after > 1 else [])
+    assert [path.name for path in (where / "checkpoints").iterdir()] == ["5"]
+    load_policy(where)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--learner.learning-rate", "1"], "learner.learning_rate was 0.01, is 1.0; leave them"),
+        (["--run.steps", "3"], "run.steps must be >= 4, the updates that were taken, got 3"),
+        (["--run.dir", "x"], "run.dir must be left out"),
+        (["--data.eval-share", "0"], "data.eval_share was 0.1, is 0.0"),
+        (["--data.path", PAIRS], "isn't the file that this run began with"),
+    ],
+)
+def test_what_would_teach_something_else_is_refused(album, tmp_path, capsys, flags, message):
+    where = tmp_path / "run"
+    shutil.copytree(album / "5", where)
+    before = sorted(where.rglob("*"))
+    assert message in mistake(capsys, "resume", str(where), *flags)
+    assert sorted(where.rglob("*")) == before
+
+
+def test_what_is_no_run_to_go_on_with_is_refused(album, tmp_path, capsys):
+    assert "resume needs a run directory" in mistake(capsys, "resume")
+    assert "holds no run" in mistake(capsys, "resume", str(tmp_path))
+    (tmp_path / "config.toml").write_text("[rollout]\n")
+    assert "is a run of headrace train" in mistake(capsys, "resume", str(tmp_path))
+    with RunDirectory.reopen(album / "5").held():
+        assert "another process is at work" in mistake(capsys, "resume", str(album / "5"))
+
+
+def test_a_damaged_checkpoint_is_named(album, tmp_path, capsys):
+    where = tmp_path / "run"
+    shutil.copytree(album / "5", where)
+    (where / "checkpoints" / "4" / "record" / "metadata").unlink()
+    assert "checkpoints/4 can't be read" in mistake(capsys, "resume", str(where))
+
+
+@pytest.mark.slow
+def test_a_base_that_has_changed_is_refused(album, tmp_path, capsys):
+    where, policy = tmp_path / "run", tmp_path / "policy"
+    shutil.copytree(album / "whole" / "policy", policy)
+    flags = ["--run.dir", str(where), "--run.steps", "2", "--lora.rank", "2", *TINY]
+    assert run(["sft", SUMS, "--policy", str(policy), *flags]) == 0
+    shutil.rmtree(policy)
+    changed = load_policy(album / "whole")
+    changed.params["final_norm"] += 1.0
+    save_policy(changed, policy)
+    message = mistake(capsys, "resume", str(where), "--run.steps", "4")
+    assert "policy.path or distill.teacher holds other weights" in message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sft", "prefer", "lora"])
+def test_law_17_with_real_kills_at_random_times(tmp_path, kind):
+    command, data = ("prefer", PAIRS) if kind == "prefer" else ("sft", SUMS)
+    settings = ["--run.steps", "40", "--checkpoint.every", "7", "--data.batch-rows", "8", *TINY]
+    settings += ["--lora.rank", "2"] if kind == "lora" else []
+    headrace = [sys.executable, "-m", "headrace"]
+
+    def start(*arguments):
+        return subprocess.Popen(
+            [*headrace, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+
+    with start(command, data, "--run.dir", str(tmp_path / "whole"), *settings) as process:
+        process.communicate()
+    where, rng = tmp_path / "killed", random.Random(kind)
+    process = start(command, data, "--run.dir", str(where), *settings)
+    for stop in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        with process:
+            for line in process.stdout:
+                if line.startswith("step"):
+                    break
+            time.sleep(rng.random() * 0.3)
+            process.send_signal(stop)
+            process.stdout.read()
+        process = start("resume", str(where))
+    with process:
+        process.communicate()
+    assert process.returncode == 0
+    assert outcome(where) == outcome(tmp_path / "whole")
