@@ -9,7 +9,6 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
-from functools import partial
 from typing import assert_never
 
 import trio
@@ -132,10 +131,10 @@ class Controller:
         """
         config = self._stages.rollout.config
         limit = self._limit.limit if self._config.concurrency == "auto" else config.max_episodes
-        room = max(int(limit), config.group_size) - self._members
-        while room >= config.group_size and ledger.may_admit(self.ledger) > 0:
-            self._admit_one(config.group_size)
-            room -= config.group_size
+        room = (max(int(limit), config.group_size) - self._members) // config.group_size
+        if room > 0:
+            for _ in range(min(room, ledger.may_admit(self.ledger))):
+                self._admit_one(config.group_size)
 
     def _admit_one(self, size: int) -> None:
         assert self._nursery is not None
@@ -158,9 +157,8 @@ class Controller:
     async def _run_member(self, group: Group, member: int) -> None:
         with stage("groups"):
             try:
-                conclude = partial(self._conclude, group.index)
                 await group.run_member(
-                    member, seed=self._seed, flight=self.flight, conclude=conclude
+                    member, seed=self._seed, flight=self.flight, conclude=self._conclude
                 )
             finally:
                 self._members -= 1
@@ -188,9 +186,11 @@ class Controller:
             event = ledger.MemberFailed(index, member, attempt, str(outcome.kind))
         self._budgets.ended(outcome)
         decisions = self._report(event)
+        again = False
         for decision in decisions:
             self._budgets.decided(decision, outcome)
-        return any(isinstance(decision, ledger.Retry) for decision in decisions)
+            again = again or isinstance(decision, ledger.Retry)
+        return again
 
     # Steps 6 to 10: groups become batches, updates and new versions.
 
@@ -256,7 +256,8 @@ class Controller:
         self, evaluate: Callable[[int, Flight], Awaitable[None]], version: int, held: ExitStack
     ) -> None:
         # It has deadlines of its own.
-        with held, self.waits.on("evaluate", f"version {version}", math.inf, setting=""):
+        waits = self.waits.on("evaluate", f"version {version}", math.inf, setting="")
+        with stage("sampler"), held, waits:
             await evaluate(version, self.evaluation_flight)
         self._evaluating = False
 

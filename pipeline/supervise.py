@@ -1,7 +1,7 @@
 """What keeps a run answerable: signals, a guard of the event loop, and a last resort.
 
-SIGINT or SIGTERM ends the run in order; a second one kills it. SIGUSR1 says who waits for what
-since when. Foreign code can refuse to be cancelled; a run that can't end in order for that
+SIGINT, SIGTERM or SIGHUP ends the run in order; a second one kills it. SIGUSR1 says who waits for
+what since when. Foreign code can refuse to be cancelled; a run that can't end in order for that
 reason is ended by force, so that it never hangs silently.
 """
 
@@ -32,17 +32,22 @@ Describe = Callable[[float], Sequence[str]]  # of the present time of trio's clo
 async def stop_on_signal(
     stop: Callable[[signal.Signals], None], give_back: Callable[[], None]
 ) -> None:
-    """Call `stop` at the first SIGINT or SIGTERM; one that comes later kills the process.
+    """Call `stop` at the first SIGINT, SIGTERM or SIGHUP; one that comes later kills the process.
+
+    SIGHUP, which a terminal sends when it is closed, stays ignored where it is, as under `nohup`.
 
     Args:
       give_back: called when the next signal would kill, such as to restore the terminal.
     """
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    with trio.open_signal_receiver(*numbers) as signals:
         stop(signal.Signals(await anext(signals)))
         with trio.CancelScope(shield=True):  # a shell may send the same signal twice
             await trio.sleep(REPEATED_SIGNAL_SECONDS)
     give_back()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers:
         signal.signal(number, signal.SIG_DFL)
 
 

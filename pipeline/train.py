@@ -34,7 +34,7 @@ from .learner.service import Learner
 from .learner.state import Params
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
-from .observe.run_directory import RunDirectory
+from .observe.run_directory import RunDirectory, written_at_the_end
 from .observe.view import View
 from .offline.sft import warm_start
 from .policy.record import Policy
@@ -111,11 +111,11 @@ class Job:
 
             limit = self._recipe.controller.exit_deadline_seconds + FORCED_LATER_SECONDS
             forced = ForcedEnd(self._describe, write_summary, after_seconds=limit)
-            try:
-                await self._run_stages(journal, compilations, forced)
-            finally:
-                forced.disarm()
-                write_summary()
+            with written_at_the_end(write_summary):
+                try:
+                    await self._run_stages(journal, compilations, forced)
+                finally:
+                    forced.disarm()
 
     async def _run_stages(
         self, journal: Journal, compilations: CompilationCounter, forced: ForcedEnd

@@ -27,7 +27,7 @@ from .learner.fingerprint import fingerprint
 from .learner.state import Params
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
-from .observe.run_directory import RunDirectory
+from .observe.run_directory import RunDirectory, written_at_the_end
 from .observe.sinks import Sink
 from .observe.view import View
 from .offline.assemble import (
@@ -123,13 +123,8 @@ class OfflineJob:
         directory.cut_metrics(0 if self._saved is None else self._saved.metrics_bytes)
         self._began_seconds = began_seconds - self._progress.wall_seconds
         with CompilationCounter() as compilations, closing(directory.open_metrics()) as metrics:
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(stop_on_signal, self._stop, self._view.close)
-                    await nursery.start(self._device.serve)
-                    await self._run_phases(metrics, compilations)
-                    nursery.cancel_scope.cancel()
-            finally:
+
+            def write_summary() -> None:
                 directory.write_summary(
                     {
                         **run.identity(
@@ -142,6 +137,13 @@ class OfflineJob:
                         "peak_rss_bytes": peak_rss_bytes(),
                     }
                 )
+
+            with written_at_the_end(write_summary):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(stop_on_signal, self._stop, self._view.close)
+                    await nursery.start(self._device.serve)
+                    await self._run_phases(metrics, compilations)
+                    nursery.cancel_scope.cancel()
 
     def _stop(self, number: signal.Signals) -> None:
         self.interrupted_by = number

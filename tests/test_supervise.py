@@ -36,7 +36,10 @@ def test_sigusr1_tells_who_waits_each_time():
     assert told == ["SIGUSR1: who waits for what since when:\n  learner: a batch"] * 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.mark.parametrize("number", STOPPING)
 def test_a_first_signal_stops_in_order(number):
     stopped = []
 
@@ -53,13 +56,33 @@ def test_a_first_signal_stops_in_order(number):
                 signal.raise_signal(number)
                 await trio.sleep_forever()
 
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    before = {each: signal.getsignal(each) for each in STOPPING}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
     try:
         trio.run(main)
     finally:
-        signal.signal(signal.SIGINT, before[0])
-        signal.signal(signal.SIGTERM, before[1])
+        for each, handler in before.items():
+            signal.signal(each, handler)
     assert stopped == [number, "given back"]
+
+
+def test_a_run_under_nohup_goes_on_when_its_terminal_is_closed():
+    stopped = []
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_on_signal, stopped.append, stopped.clear)
+            await trio.testing.wait_all_tasks_blocked()
+            signal.raise_signal(signal.SIGHUP)
+            await trio.sleep(0.02)
+            nursery.cancel_scope.cancel()
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        trio.run(main)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert stopped == []
 
 
 STUCK = """

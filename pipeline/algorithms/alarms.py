@@ -3,6 +3,7 @@
 Invariant: the same numbers give the same notes, and numbers that are missing give none.
 """
 
+import math
 from collections.abc import Mapping
 
 LEAST_EFFECTIVE_SHARE = 0.3  # of the weighed tokens or sequences
@@ -27,6 +28,11 @@ def alarms(numbers: Mapping[str, float]) -> dict[str, str]:
         found["ess"] = (
             f"the effective sample size has fallen to {effective:.0%} of what is weighed: the "
             "data is far from the policy; lower --schedule.max-mean-lag or --learner.learning-rate"
+        )
+    if not math.isfinite(numbers.get("grad_norm", 0.0)):
+        found["nan"] = (
+            "the gradient is not finite, so the update was left out and nothing is learnt while "
+            "this lasts; lower --learner.learning-rate, or look for what overflows"
         )
     if numbers.get("update_norm", 0.0) > 0 and numbers.get("moved_share", 1.0) < LEAST_MOVED_SHARE:
         found["unmoved"] = (

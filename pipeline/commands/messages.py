@@ -1,6 +1,7 @@
 """What the commands say to people, and the exit codes that go with it.
 
-Exit codes: 0 done, 1 a stage failed, 2 a user's mistake, 130 Ctrl-C, 143 SIGTERM.
+Exit codes: 0 done, 1 a stage failed, 2 a user's mistake, 129 SIGHUP, 130 Ctrl-C,
+143 SIGTERM.
 """
 
 import os

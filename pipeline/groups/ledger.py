@@ -273,7 +273,7 @@ def _resume(ledger: Ledger, version: int) -> tuple[Ledger, Decisions]:
 
 def _batch_is_complete(ledger: Ledger) -> bool:
     if not ledger.schedule.deterministic:
-        return len(ledger.ready) >= ledger.schedule.batch_groups
+        return ledger.ready.size >= ledger.schedule.batch_groups
     end = _lockstep_end(ledger)
     first = ledger.running.first
     return ledger.admitted >= end and (first is None or first.index >= end)

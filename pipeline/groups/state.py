@@ -16,8 +16,7 @@ from .ordered import Ordered
 from .schedule import Schedule
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """One outstanding group.
 
     Attributes:
@@ -120,7 +119,7 @@ def counts(ledger: Ledger) -> Counts:
 
 def is_conserved(ledger: Ledger) -> bool:
     """Return whether each admitted group is in exactly one place."""
-    outstanding = len(ledger.running) + len(ledger.ready)
+    outstanding = ledger.running.size + ledger.ready.size
     gone = sum(ledger.in_batch) + ledger.consumed + sum(ledger.dropped.values())
     return ledger.admitted == outstanding + gone
 
@@ -139,7 +138,7 @@ def may_admit(ledger: Ledger) -> int:
             publish_every=schedule.publish_every,
         )
     return policy_version.admissible(
-        len(ledger.running) + len(ledger.ready),
+        ledger.running.size + ledger.ready.size,
         ledger.published,
         ledger.formed,
         max_mean_lag=schedule.max_mean_lag,

@@ -8,8 +8,8 @@ import errno
 import fcntl
 import itertools
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 import tomli_w
 
-from ..errors import ConfigError
+from ..errors import ConfigError, stage
 from .sinks import JsonlSink, to_json
 
 _CONFIG, _METRICS = "config.toml", "metrics.jsonl"
@@ -37,7 +37,11 @@ _PATH_ERRORS = (OSError, ValueError, RuntimeError)
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """A folder that belongs to one run; make it with `create` or `create_default`."""
+    """A folder that belongs to one run; make it with `create` or `create_default`.
+
+    Attributes:
+      path: an absolute one, as environments may change the working directory.
+    """
 
     path: Path
 
@@ -49,7 +53,7 @@ class RunDirectory:
           ConfigError: if it holds a run already, or can't be made or written to.
         """
         try:
-            path = path.expanduser()
+            path = path.expanduser().absolute()
             path.mkdir(parents=True, exist_ok=True)
         except _PATH_ERRORS as error:
             raise _unusable(path, error) from error
@@ -74,7 +78,7 @@ class RunDirectory:
             raise ConfigError(f"{path} holds no run: it has no {_CONFIG}; give a run directory")
         if not os.access(path, os.W_OK | os.X_OK):
             raise _unusable(path, PermissionError("no permission to write"))
-        return cls(path)
+        return cls(path.absolute())
 
     @classmethod
     def create_for(cls, path: str | None, name: str) -> "RunDirectory":
@@ -156,6 +160,23 @@ class RunDirectory:
     def open_trajectories(self) -> JsonlSink:
         """Open `trajectories.jsonl`, one line a trajectory."""
         return JsonlSink(self.path / "trajectories.jsonl")
+
+
+@contextmanager
+def written_at_the_end(write: Callable[[], None]) -> Iterator[None]:
+    """Call `write` when the block ends, however it ends.
+
+    Raises:
+      StageFailed: where it can't be written, unless the block failed: that is the error to tell.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            write()
+        raise
+    with stage("observe"):
+        write()
 
 
 def _write_whole(path: Path, text: str) -> None:

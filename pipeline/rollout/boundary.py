@@ -35,17 +35,20 @@ class Boundary:
     __slots__ = ("_error_kind", "_scope", "_stopped", "_timeout_kind", "deadline_seconds",
                  "since", "what")  # fmt: skip
 
-    def __init__(self) -> None:
-        self.what = ""
-        self.since = self.deadline_seconds = 0.0
-        self._scope = trio.CancelScope()
+    def __init__(
+        self, what: str, kinds: tuple[FailureKind, FailureKind], deadline_seconds: float
+    ) -> None:
+        """Say what is called first, see `call`: its time runs from now on."""
+        self.what, self.deadline_seconds = what, deadline_seconds
+        self._error_kind, self._timeout_kind = kinds
+        self.since = trio.current_time()
+        self._scope = trio.CancelScope(deadline=self.since + deadline_seconds)
         self._stopped: str | None = None
-        self._error_kind = self._timeout_kind = FailureKind.ENV_ERROR
 
     def call(
         self, what: str, kinds: tuple[FailureKind, FailureKind], deadline_seconds: float
-    ) -> float:
-        """Say what is called next, and how long it may take; return the time.
+    ) -> None:
+        """Say what is called next, and how long it may take.
 
         Args:
           what: for people.
@@ -55,18 +58,22 @@ class Boundary:
         self._error_kind, self._timeout_kind = kinds
         self.since = trio.current_time()
         self._scope.deadline = self.since + deadline_seconds
-        return self.since
 
-    def returned(self) -> None:
+    def returned(self) -> float:
         """Say that the call is over; what follows is the owner's own code.
+
+        Returns:
+          How many seconds it took.
 
         Raises:
           Fault: where the deadline was missed, or `stop` called, and the call returned all the
             same. Its scope is cancelled then, which the next call would be blamed for.
         """
-        if self._scope.cancel_called:
+        now = trio.current_time()
+        if self._stopped is not None or now >= self._scope.deadline:
             raise self._cancelled()
         self.what = ""
+        return now - self.since
 
     def pause(self) -> None:
         """Say that the call is over, and let no deadline run until the next one.
@@ -99,6 +106,11 @@ class Boundary:
             self._scope.__exit__(kind, error, trace)
         except Exception as rest:  # of a group, when the cancellation in it was taken out
             error = rest
+        if error is not None:
+            self._blame(error)
+
+    def _blame(self, error: BaseException) -> None:
+        """Raise the fault that an error stands for; some errors are none."""
         if self._scope.cancelled_caught:
             raise self._cancelled() from error
         if is_stray(error):

@@ -8,7 +8,6 @@ it said can't be trusted.
 """
 
 import hashlib
-import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from ...envs.base import EPISODE, Env, StepResult, Task
 from ...envs.messages import Message
 from ...envs.rewards.reward import ENV
 from ...envs.rewards.scorer import RewardFailed, Scorer
+from ..errors import describe
 from ..text.renderer import Renderer
 from ..types import (
     EpisodeFailure,
@@ -98,12 +98,10 @@ class Episode:
         self._config = rollout.config
         self._task = task
         self._identity = identity
-        self._life = Boundary()
-        self._work = Boundary()
-        self._scoring = Boundary()
-        self._now = self._life  # the scope of the present call
+        self._life = Boundary("environment open", _ENV, rollout.config.env_deadline_seconds)
+        self._began = self._life.since
+        self._now = self._life  # the boundary of the present call
         self._stopped: str | None = None
-        self._began = 0.0
         self._record = TrajectoryBuilder([])
 
     async def run(self) -> Outcome:
@@ -113,7 +111,6 @@ class Episode:
           A `Trajectory`, or an `EpisodeFailure` if the environment, the sampler or a reward
           failed, or the episode was stopped.
         """
-        self._began = trio.current_time()
         EPISODE.set(self._identity.name)
         try:
             return await self._score(await self._open_work_close())
@@ -152,12 +149,12 @@ class Episode:
         trajectory: Trajectory | None = None
         try:
             with life:
-                life.call("environment open", _ENV, config.env_deadline_seconds)
                 manager = self._rollout.make_env()
                 env = await manager.__aenter__()
                 try:
                     life.pause()
-                    trajectory = await self._work_with(env)
+                    with self._begin("environment reset", _ENV, config.env_deadline_seconds):
+                        trajectory = await self._talk(env)
                 except BaseException as error:
                     first = error
                 self._now = life
@@ -178,26 +175,24 @@ class Episode:
         scorer = self._rollout.scorer
         if scorer is None:
             return trajectory
-        with self._scoring:
-            self._now = self._scoring
-            if self._stopped is not None:  # while the environment was closed
-                self._scoring.stop(self._stopped)
-            # Each reward has a deadline of its own, which runs while it has a place.
-            self._scoring.call("the rewards", _REWARD, self._config.sample_deadline_seconds)
+        # Each reward has a deadline of its own, which runs while it has a place.
+        with self._begin("the rewards", _REWARD, self._config.sample_deadline_seconds):
             try:
                 found = await scorer.score(record_of(self._task, trajectory))
             except RewardFailed as failed:
                 raise Fault(failure_kind(failed), str(failed)) from failed
-            self._scoring.returned()
+            self._now.returned()
         weighted = weighted_turns(trajectory, scorer.weights[ENV])
         return with_rewards(weighted, found, scorer)
 
-    async def _work_with(self, env: Env) -> Trajectory:
-        with self._work:
-            self._now = self._work
-            if self._stopped is not None:  # while the environment was opened
-                self._work.stop(self._stopped)
-            return await self._talk(env)
+    def _begin(
+        self, what: str, kinds: tuple[FailureKind, FailureKind], deadline_seconds: float
+    ) -> Boundary:
+        """Make the boundary of what comes next, which is stopped at once if the episode was."""
+        self._now = Boundary(what, kinds, deadline_seconds)
+        if self._stopped is not None:  # while the environment was opened or closed
+            self._now.stop(self._stopped)
+        return self._now
 
     async def _talk(self, env: Env) -> Trajectory:
         """Talk until one side is done, or a limit is reached."""
@@ -215,12 +210,11 @@ class Episode:
         return self._finish(StopReason.MAX_TURNS)
 
     async def _reset(self, env: Env) -> None:
-        self._work.call("environment reset", _ENV, self._config.env_deadline_seconds)
         messages = checked_messages(await env.reset(self._task, self._identity.env_seed))
         if is_flood(messages, self._config.max_tokens):
             raise self._prompt_too_long(f"at least {self._config.max_tokens}")
         prompt = self._rollout.renderer.prompt(messages)
-        self._work.returned()
+        self._now.returned()
         self._record.say(messages)
         self._record.observe(prompt)
         if not 1 <= len(prompt) < self._config.max_tokens:
@@ -236,7 +230,7 @@ class Episode:
     async def _act(self) -> FinishReason:
         """Let the policy speak once."""
         request = self._request()
-        began = self._work.call("sample", _SAMPLER, self._config.sample_deadline_seconds)
+        self._now.call("sample", _SAMPLER, self._config.sample_deadline_seconds)
         completion = await self._rollout.sample(request)
         sampled = len(completion.tokens)
         if not sampled:
@@ -247,8 +241,9 @@ class Episode:
             )
         if sampled > request.max_tokens:
             raise ValueError(f"{sampled} tokens were sampled, {request.max_tokens} asked for")
-        self._record.act(completion, sample_seconds=trio.current_time() - began)
-        self._work.returned()
+        seconds = trio.current_time() - self._now.since
+        self._record.act(completion, sample_seconds=seconds)
+        self._now.returned()
         return completion.finish
 
     def _request(self) -> SampleRequest:
@@ -272,7 +267,7 @@ class Episode:
         """
         message = self._rollout.renderer.parse(self._record.last_turn_tokens)
         self._record.say([message])
-        began = self._work.call("environment step", _ENV, self._config.env_deadline_seconds)
+        self._now.call("environment step", _ENV, self._config.env_deadline_seconds)
         result = checked_answer(await env.step(message))
         over = result.terminated or result.truncated
         read: _Reading | None = None
@@ -280,8 +275,7 @@ class Episode:
             result = replace(result, messages=without_flood(result.messages))
         elif not over:
             read = self._render(result.messages)
-        self._work.returned()
-        self._record.answered(result, env_seconds=trio.current_time() - began)
+        self._record.answered(result, env_seconds=self._now.returned())
         return result, read
 
     def _render(self, messages: Sequence[Message]) -> "_Reading":
@@ -307,10 +301,12 @@ class Episode:
 
     def _finish(self, reason: StopReason) -> Trajectory:
         # What the environment said was checked at once, so only the sampler can be to blame.
-        now = self._work.call("the sampler's answers", _SAMPLER, math.inf)
-        trajectory = self._record.finish(reason, seconds=now - self._began)
-        self._work.returned()
-        return trajectory
+        seconds = trio.current_time() - self._began
+        try:
+            return self._record.finish(reason, seconds=seconds)
+        except Exception as error:
+            text = f"the sampler's answers: {describe(error)}"
+            raise Fault(FailureKind.SAMPLER_ERROR, text) from error
 
 
 class _Reading(NamedTuple):

@@ -18,7 +18,7 @@ from ..types import EpisodeFailure, FailureKind, Outcome, Trajectory, Trajectory
 from .comparison import Comparison
 from .episode import Episode, EpisodeIdentity, Rollout
 
-Conclude = Callable[[int, int, Outcome], bool]
+Conclude = Callable[[int, int, int, Outcome], bool]
 
 
 def identify(
@@ -121,7 +121,7 @@ class Group:
     async def run_member(
         self, member: int, *, seed: int, flight: Flight, conclude: Conclude
     ) -> None:
-        """Run one member, again as long as `conclude(member, attempt, outcome)` says so.
+        """Run one member, again as long as `conclude(index, member, attempt, outcome)` says so.
 
         Args:
           seed: the run's seed.
@@ -147,7 +147,7 @@ class Group:
                 self._trajectories[member] = outcome
             elif outcome.kind is FailureKind.CANCELLED:
                 return
-            if not conclude(member, attempt, outcome):
+            if not conclude(self.index, member, attempt, outcome):
                 await self._lose(outcome)
                 return
             attempt += 1

@@ -1,5 +1,6 @@
 """Each alarm is raised by its number and by nothing else."""
 
+import math
 import re
 
 import pytest
@@ -24,6 +25,8 @@ def test_a_good_update_and_an_empty_record_raise_none():
     [
         ("ess", {"importance_ess": 0.1}, "fallen to 10% .*--schedule.max-mean-lag"),
         ("unmoved", {"moved_share": 0.0}, "bfloat16.*--learner.learning-rate"),
+        ("nan", {"skipped": 1.0, "grad_norm": math.nan}, "not finite.*--learner.learning-rate"),
+        ("nan", {"skipped": 1.0, "grad_norm": math.inf}, "not finite"),
         ("lone", {"members": 1, "flat_share": 1.0}, "single member.*--rollout.group-size"),
         ("flat", {"flat_share": 0.75}, "75% .*--schedule.equal-rewards drop"),
     ],

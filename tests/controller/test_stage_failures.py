@@ -1,5 +1,6 @@
 """Each stage is killed in turn, in each way: the run ends with its name, or counts and goes on."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,13 @@ CONFIG = ControllerConfig(
     group_failures=8,
 )
 BROKEN = OSError("disk full")
+
+
+@contextmanager
+def failing_at_its_end(version):
+    """A hold that can't be given back."""
+    yield
+    raise BROKEN
 
 
 class OwnError(BaseException):
@@ -121,6 +129,7 @@ def killed(stage, by, *, deterministic=False):
         ("observe",     raising(BROKEN),           "observe",     "OSError: disk full"),
         ("hold",        raising(BROKEN),           "sampler",     "OSError: disk full"),
         ("hold",        nothing,                   "sampler",     "TypeError"),
+        ("hold",        failing_at_its_end,        "sampler",     "OSError: disk full"),
         ("load",        raising(BROKEN),           "sampler",     "OSError: disk full"),
         ("load",        nothing,                   "sampler",     "AttributeError"),
     ],

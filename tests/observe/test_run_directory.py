@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import tomllib
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace import ConfigError
-from headrace.pipeline.observe.run_directory import RunDirectory
+from headrace.pipeline.errors import StageFailed
+from headrace.pipeline.observe.run_directory import RunDirectory, written_at_the_end
 
 NOON = datetime(2026, 3, 1, 12, 0, 5)
 FILES = ["config.toml", "metrics.jsonl", "summary.json", "trajectories.jsonl"]
@@ -130,3 +132,34 @@ def test_records_go_to_their_files(tmp_path: Path):
         "metrics.jsonl",
         "trajectories.jsonl",
     ]
+
+
+def test_an_environment_that_changes_the_working_directory_moves_no_file(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    given = RunDirectory.create(Path("mine"))
+    default = RunDirectory.create_default("calculator", now=NOON)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for directory in (given, default):
+        directory.write_summary({"steps": 1})
+        directory.open_metrics().close()
+    names = {"summary.json", "metrics.jsonl"}
+    assert {path.name for path in (tmp_path / "mine").iterdir()} == names
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def full_disk():
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_summary_that_cannot_be_written_is_the_failure_of_a_run_that_went_well():
+    failed = pytest.raises(StageFailed, match=r"stage 'observe' failed: .*No space left")
+    with failed, written_at_the_end(full_disk):
+        pass
+
+
+@pytest.mark.parametrize("error", [StageFailed("learner", OSError("lost")), KeyboardInterrupt()])
+def test_a_summary_that_cannot_be_written_hides_no_other_failure(error):
+    with pytest.raises(type(error)) as caught, written_at_the_end(full_disk):
+        raise error
+    assert caught.value is error

@@ -23,21 +23,19 @@ def run(function):
 
 def test_an_error_and_a_missed_deadline_have_the_kind_of_their_call():
     async def raises():
-        with Boundary() as _:
+        with Boundary("only", ENV, 5.0):
             pass
 
     async def second_call_raises():
-        boundary = Boundary()
+        boundary = Boundary("first", ENV, 5.0)
         with boundary:
-            boundary.call("first", ENV, 5.0)
             boundary.returned()
             boundary.call("second", SAMPLER, 5.0)
             raise OSError("lost")
 
     async def second_call_hangs():
-        boundary = Boundary()
+        boundary = Boundary("first", ENV, 5.0)
         with boundary:
-            boundary.call("first", ENV, 5.0)
             boundary.returned()
             boundary.call("second", SAMPLER, 7.0)
             await trio.sleep_forever()
@@ -53,9 +51,8 @@ def test_an_error_and_a_missed_deadline_have_the_kind_of_their_call():
 
 def test_an_error_between_two_calls_is_the_owners():
     async def between():
-        boundary = Boundary()
+        boundary = Boundary("first", ENV, 5.0)
         with boundary:
-            boundary.call("first", ENV, 5.0)
             boundary.returned()
             raise ZeroDivisionError
 
@@ -72,15 +69,13 @@ async def resets_when_cancelled(*_):
 
 def test_an_error_with_which_a_call_answers_its_deadline_or_a_stop_is_no_error_of_its_own():
     async def missed():
-        boundary = Boundary()
+        boundary = Boundary("step", ENV, 5.0)
         with boundary:
-            boundary.call("step", ENV, 5.0)
             await resets_when_cancelled()
 
     async def stopped():
-        boundary = Boundary()
+        boundary = Boundary("step", ENV, 5.0)
         with boundary:
-            boundary.call("step", ENV, 5.0)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(resets_when_cancelled)
                 await trio.sleep(1.0)
@@ -98,9 +93,8 @@ def test_an_error_in_a_nursery_of_the_call_is_told_without_its_wrapping():
         raise OSError("no such host")
 
     async def in_nurseries():
-        boundary = Boundary()
+        boundary = Boundary("step", ENV, 5.0)
         with boundary:
-            boundary.call("step", ENV, 5.0)
             async with trio.open_nursery() as outer, trio.open_nursery() as inner:
                 inner.start_soon(lose)
                 outer.start_soon(trio.sleep, 1.0)

@@ -38,7 +38,7 @@ class World:
         )
         self.group = Group(rollout, TASK, 7, version)
 
-    def conclude(self, member, attempt, outcome):
+    def conclude(self, index, member, attempt, outcome):
         self.concluded.append((member, attempt, outcome))
         return self._retry(member, attempt)
 
