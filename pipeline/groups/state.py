@@ -16,7 +16,8 @@ from .ordered import Ordered
 from .schedule import Schedule
 
 
-class Group(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Group:
     """One outstanding group.
 
     Attributes:
