@@ -6,8 +6,9 @@ as in a run: `in_threads` and `in_processes` included.
 
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from copy import deepcopy
 from numbers import Real
 from typing import Any
 
@@ -17,6 +18,7 @@ from .base import Env, EnvironmentBroken, StepResult, Task
 from .check_leaks import Holdings, holdings
 from .messages import Message, ToolCall
 from .processes import ProcessEnvs
+from .rewards.scorer import LARGEST_REWARD
 
 PROBES = (
     Message("assistant", ""),
@@ -47,12 +49,13 @@ async def check_env(
 ) -> None:
     """Check an environment on some tasks with some messages of a policy.
 
-    Checked: a factory that makes a new environment each time; tasks that are JSON and have
-    different ids; no call that raises or takes too long; first messages that are the same for
-    all seeds; roles, types, finite rewards and measurements, texts of a sane length; answers
-    exactly where the episode goes on; the same episode from the same task, seed and turns, in
-    another order and beside another open environment; closing, also twice and without a reset;
-    that episodes leave no threads, files or child processes behind.
+    Checked: a factory that makes a new environment each time; tasks that come back from JSON as
+    they are, have different ids, and aren't changed; no call that raises or takes too long; first
+    messages that are the same for all seeds; roles, types, rewards and measurements that a rollout
+    takes, texts of a sane length; answers exactly where the episode goes on; the same episode from
+    the same task, seed and turns, in another order and beside another open environment; closing,
+    also twice and without a reset; that episodes leave no threads, files or child processes
+    behind.
 
     Measurements may differ between equal episodes, since they may be times.
 
@@ -65,14 +68,14 @@ async def check_env(
     Raises:
       EnvContractError: with the rule that is broken.
     """
-    _require(make() is not make(), "make() must return a new environment each time")
-    ids = [task.id for task in tasks]
-    _require(len(set(ids)) == len(ids), f"tasks must have different ids, got {ids}")
+    with _as_contract_error("make()"):
+        _require(make() is not make(), "make() must return a new environment each time")
+    tasks = list(tasks)
+    _check_tasks(tasks)
     checker = _Checker(make, deadline_seconds)
     async with checker.open():
         pass  # closed without a reset
     for task in tasks:
-        _check_json(task)
         await checker.check_reset(task)
     wanted = [(task, probe) for task in tasks for probe in probes]
     first = [await checker.episode(*each) for each in wanted]
@@ -99,6 +102,7 @@ class _Checker:
             life.deadline = trio.current_time() + self._deadline_seconds
             with _as_contract_error("open"):
                 env = await manager.__aenter__()
+                _require(env is not None, "opening must return the environment, got None")
             life.deadline = math.inf
             try:
                 yield env
@@ -121,11 +125,15 @@ class _Checker:
         return said
 
     async def check_reset(self, task: Task) -> None:
+        data = deepcopy(dict(task.data))
         async with self.open() as env:
             starts = [await self._reset(env, task, seed) for seed in (0, 0)]
         async with self.open() as env:
             starts.append(await self._reset(env, task, 0))
         _require(starts[0] == starts[1] == starts[2], f"reset must be deterministic, got {starts}")
+        _require(
+            dict(task.data) == data, f"reset must not change the task {task.id!r}, got {task.data}"
+        )
         async with self.open() as env:
             other = await self._reset(env, task, 1)
         _require(
@@ -179,8 +187,10 @@ class _Checker:
 
     async def _call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         with _as_contract_error(f"{what} with {arguments[0]!r:.300}"):
-            with trio.move_on_after(self._deadline_seconds):
-                return await function(*arguments)
+            with trio.move_on_after(self._deadline_seconds) as scope:
+                result = await function(*arguments)
+            if not scope.cancel_called:
+                return result
             raise EnvContractError(f"{what} took more than {self._deadline_seconds:g} s")
 
 
@@ -190,7 +200,7 @@ def _as_contract_error(what: str) -> Iterator[None]:
         yield
     except EnvContractError:
         raise
-    except (Exception, EnvironmentBroken) as error:
+    except (Exception, EnvironmentBroken, SystemExit) as error:
         raise EnvContractError(f"{what} raised {_describe(error)}") from error
 
 
@@ -203,11 +213,23 @@ def _is_over(said: Episode) -> bool:
     return isinstance(last, StepResult) and (last.terminated or last.truncated)
 
 
+def _check_tasks(tasks: Sequence[Task]) -> None:
+    _require(len(tasks) > 0, "give at least one task to check with")
+    ids = [task.id for task in tasks]
+    for name in ids:
+        _require(isinstance(name, str), f"an id must be text, got {name!r}")
+    _require(len(set(ids)) == len(ids), f"tasks must have different ids, got {ids}")
+    for task in tasks:
+        _check_json(task)
+
+
 def _check_json(task: Task) -> None:
+    data = dict(task.data)
     try:
-        json.dumps(dict(task.data), allow_nan=False)
+        back = json.loads(json.dumps(data, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise EnvContractError(f"the data of task {task.id!r} must be JSON: {error}") from error
+    _require(back == data, f"the data of task {task.id!r}, {data}, comes back from JSON as {back}")
 
 
 def _check_same(task: Task, first: Episode, second: Episode, when: str) -> None:
@@ -241,6 +263,8 @@ def check_step(result: StepResult) -> None:
     for name in ("terminated", "truncated"):
         value = getattr(result, name)
         _require(isinstance(value, bool), f"{name} must be True or False, got {value!r}")
+    is_mapping = isinstance(result.info, Mapping)
+    _require(is_mapping, f"info must be a mapping of names to numbers, got {result.info!r:.300}")
     for name, value in result.info.items():
         _require(isinstance(name, str), f"names of info must be text, got {name!r}")
         _check_number(f"info[{name!r}]", value)
@@ -256,8 +280,11 @@ def check_step(result: StepResult) -> None:
 
 
 def _check_number(name: str, value: Any) -> None:
-    finite = isinstance(value, Real) and math.isfinite(value)
-    _require(finite, f"{name} must be finite and a number, got {value!r:.100}")
+    is_number = isinstance(value, Real) and value == value  # which NaN is not
+    _require(is_number, f"{name} must be a number, got {value!r:.100}")
+    most = f"{LARGEST_REWARD:g}"
+    fits = abs(value) <= LARGEST_REWARD
+    _require(fits, f"{name} must be from -{most} to {most}, got {value!r:.100}")
 
 
 def _check_messages(call: str, messages: Any) -> None:

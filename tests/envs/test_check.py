@@ -1,8 +1,10 @@
 """The checker finds each kind of broken environment."""
 
+import contextlib
 import math
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -70,10 +72,20 @@ def test_accepts_a_sound_environment(result: StepResult) -> None:
         (None, "must return a StepResult"),
         (StepResult(), "messages exactly if"),
         (StepResult((HELLO,), terminated=True), "messages exactly if"),
-        (StepResult((HELLO,), reward=math.nan), "reward must be finite"),
-        (StepResult((HELLO,), info={"x": math.inf}), "'x'.* must be finite"),
+        (StepResult((HELLO,), reward=math.nan), "reward must be a number, got nan"),
+        (StepResult((HELLO,), info={"x": math.inf}), "'x'.* must be from"),
         (StepResult((HELLO,), info={"success": 1.5}), "0 to 1, got 1.5"),
         (StepResult((Message("assistant", "x"),)), "got role 'assistant'"),
+        (
+            StepResult((HELLO,), reward=10**400),
+            "reward must be from -1e[+]06 to 1e[+]06, got 1000",
+        ),
+        (
+            StepResult((HELLO,), reward=-2e6),
+            "reward must be from -1e[+]06 to 1e[+]06, got -2000000",
+        ),
+        (StepResult((HELLO,), info={"x": 2e6}), r"info\['x'\] must be from"),
+        (StepResult((HELLO,), info=None), "info must be a mapping of names to numbers, got None"),
     ],
 )
 def test_finds_a_broken_step(result: Any, rule: str) -> None:
@@ -99,6 +111,42 @@ def test_finds_broken_tasks() -> None:
         check(end, tasks=[Task("a"), Task("a")])
     with pytest.raises(EnvContractError, match="must be JSON"):
         check(end, tasks=[Task("a", {"x": {1, 2}})])
+    for changed in ({1: "a"}, {"x": (1, 2)}):
+        with pytest.raises(EnvContractError, match="comes back from JSON as"):
+            check(end, tasks=[Task("a", changed)])
+    with pytest.raises(EnvContractError, match="an id must be text, got 3"):
+        check(end, tasks=[Task(3)])  # type: ignore[arg-type]
+    with pytest.raises(EnvContractError, match="at least one task"):
+        check(end, tasks=iter([]))
+
+
+def test_finds_a_factory_that_raises_and_an_opening_that_returns_nothing() -> None:
+    class Nothing(FakeEnv):
+        async def __aenter__(self) -> Any:
+            return None
+
+    with pytest.raises(EnvContractError, match=r"make\(\) raised OSError: no licence"):
+        trio.run(check_env, fail_to_make, TASKS)
+    with pytest.raises(EnvContractError, match="opening must return the environment, got None"):
+        trio.run(check_env, lambda: Nothing(((HELLO,),), None), TASKS)
+
+
+def fail_to_make() -> Any:
+    raise OSError("no licence")
+
+
+def test_finds_an_answer_after_the_deadline_by_a_call_that_kept_its_cancellation() -> None:
+    class Stubborn(FakeEnv):
+        async def step(self, message: Message) -> StepResult:
+            with contextlib.suppress(trio.Cancelled):
+                await trio.sleep_forever()
+            return StepResult(terminated=True)
+
+    def make() -> FakeEnv:
+        return Stubborn(((HELLO,),), None)
+
+    with pytest.raises(EnvContractError, match=r"step took more than 0\.1 s"):
+        trio.run(lambda: check_env(make, TASKS, deadline_seconds=0.1))
 
 
 def test_finds_a_shared_environment_and_a_second_close_that_fails() -> None:
@@ -183,6 +231,19 @@ class Shared(Quiet):
         return StepResult(reward=float(ord(Shared.asked)), terminated=True)
 
 
+class Changes(Quiet):
+    """Changes what it is given."""
+
+    def reset(self, task: Task, seed: int) -> list[Message]:
+        task.data.setdefault("asked", []).append(1)  # type: ignore[attr-defined]
+        return [HELLO]
+
+
+class Leaves(Quiet):
+    def step(self, message: Message) -> StepResult:
+        sys.exit(0)
+
+
 class Raises(Quiet):
     def step(self, message: Message) -> StepResult:
         raise ValueError(f"no such answer {message.content!r}")
@@ -248,13 +309,15 @@ IN_THREADS = [
     (SeedInQuestion, "must be the same for all seeds"),
     (Counts, "nothing be left of other episodes"),
     (Shared, "while another environment is open"),
+    (Changes, "reset must not change the task 'a'"),
+    (Leaves, "step with .* raised RuntimeError: step raised SystemExit: 0"),
     (Raises, "step with .* raised ValueError: no such answer ''"),
     (Breaks, "reset with .* raised EnvironmentBroken: no server"),
     (Hangs, r"step took more than 0\.3 s"),
     (HangsInClosing, r"closing took more than 0\.3 s"),
     (Floods, "2000000 characters, at most 1000000 are sane"),
     (Generates, "reset must return a list or tuple of messages"),
-    (TextReward, "reward must be finite and a number, got '1'"),
+    (TextReward, "reward must be a number, got '1'"),
     (NoBool, "terminated must be True or False, got None"),
     (LeavesAThread, "8 episodes left 8 threads behind.*mine"),
     (LeavesAFile, "8 episodes left 8 open files behind.*/dev/null"),
