@@ -10,7 +10,8 @@ quarter of each a prompt, the rest sampled; gradients, clipping and the optimize
 - `score_cpu_seconds`: of the forward pass that computes `old_logprobs`, where one asks for it.
 - `temporary_mib`: what the compiled step needs beside its state and its batch
   (`memory_analysis`), `state_mib`: parameters and optimizer state.
-- `peak_rss_mib`: the largest memory of the process so far, measured after this model's rounds.
+- `peak_rss_mib`: the largest memory of the process so far, measured after this model's rounds
+  of the first pass: name the smaller models first.
 
 To compare with another library, give the command of its driver; it may be in an environment of
 its own. Ours and the peers run in turn, in `--passes` passes:
@@ -90,17 +91,18 @@ def main() -> None:
     report: Report = {}
     peers = []
     for index in range(options.passes):
+        # First, while this process is small: the peak memory of one that it starts begins there.
+        for command in options.peer:
+            progress(f"pass {index}: {command}")
+            peers.append(run_peer(command) | {"pass": index})
         for model in options.models:
             case, sizes = build(model, options)
             case.take_step()
             case.score_batch()
             steps[model] += [measure(case.take_step) for _ in range(options.rounds)]
             scores[model] += [measure(case.score_batch) for _ in range(options.rounds)]
-            report[model] = sizes | {"peak_rss_mib": peak_rss_mib()}
+            report.setdefault(model, sizes | {"peak_rss_mib": peak_rss_mib()})
             progress(f"pass {index}: {model}: {quickest(steps[model]).cpu:.2f} CPU-s a step")
-        for command in options.peer:
-            progress(f"pass {index}: {command}")
-            peers.append(run_peer(command) | {"pass": index})
     for model in options.models:
         report[model] |= costs_of(quickest(steps[model]), quickest(scores[model]), options)
     if peers:
