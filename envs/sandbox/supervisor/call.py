@@ -26,7 +26,6 @@ _READ_BYTES = 1 << 16
 _STOP_SECONDS = 1.0  # for the runner to end the program; then the sandbox is killed
 _LOOK_SECONDS = 0.1
 _USED = 0.8  # of a limit on time: the kernel enforces it by ticks, which are off by some per cent
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _OUTPUTS = ("stdout", "stderr")
 
@@ -229,14 +228,14 @@ class Call:
     def _judge_death(self) -> tuple[str, str]:
         if self._host.can_die_from_inside:
             return "killed", "the sandbox was destroyed"
-        return "infrastructure", "the sandbox was killed from outside"
+        return "infrastructure", f"the sandbox was killed from outside: {self._instance.problem}"
 
     def _judge_exit(self, code: int, report: Mapping[str, Any]) -> tuple[str, str]:
         used_its_time = report["own_cpu_seconds"] >= _USED * self._host.cpu_seconds(self._limits)
         if code in (-signal.SIGXCPU, -signal.SIGKILL) and used_its_time:
             return "timeout", "cpu limit"
-        is_counted = self._host.layout.memory is not None
-        if code and not is_counted and report["peak_bytes"] > self._limits["memory_bytes"]:
+        room_bytes = self._host.group_limits(self._limits)["memory_bytes"]
+        if code and self._host.layout.memory is None and report["peak_bytes"] > room_bytes:
             return "oom", "memory limit"
         if code == -signal.SIGKILL and (
             cgroups.oom_kills_of_the_machine() > self._machine_oom_before
@@ -268,6 +267,8 @@ def sealed(data: bytes) -> int:
 
 
 def _resident_bytes(pid: int) -> int:
-    with contextlib.suppress(OSError, IndexError):
-        return int(read_small(f"/proc/{pid}/statm").split()[1]) * _PAGE_BYTES
+    """Return the memory of a process, without the pages of files that it only reads."""
+    with contextlib.suppress(OSError):
+        lines = [line.split() for line in read_small(f"/proc/{pid}/status").splitlines()]
+        return sum(int(line[1]) << 10 for line in lines if line[0] in (b"RssAnon:", b"RssShmem:"))
     return 0

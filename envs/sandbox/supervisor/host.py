@@ -76,17 +76,10 @@ class Host:
         except ValueError:
             return None
 
-    def shield(self) -> bytes:
-        """Return the filter that protects the runner; empty where there is none."""
-        try:
-            return seccomp.shield(os.uname().machine)
-        except ValueError:
-            return b""
-
     @property
     def can_die_from_inside(self) -> bool:
-        """Whether a hostile program may have ended its sandbox, rather than somebody outside."""
-        return self.has_walls and not self.shield()
+        """Whether a program may have killed its runner; with walls the kernel doesn't let it."""
+        return not self.has_walls
 
     def runner_settings(self, number: int) -> str:
         """Return the arguments of the runner of this supervisor's sandbox of that number."""
@@ -97,7 +90,6 @@ class Host:
                 "work": work,
                 "own_pids": self.has_walls,
                 "own_disk": self.has_walls,
-                "shield": self.shield().hex(),
                 "path": self.settings["path"],
                 "environment": {**self.settings["environment"], "HOME": work, "TMPDIR": work},
             }
@@ -156,7 +148,7 @@ class Host:
 
     def group_limits(self, limits: Mapping[str, Any]) -> dict[str, int]:
         """Return a call's limits for its control group, the runner's share included."""
-        own_processes = 4  # bubblewrap, its first process inside, the runner, and one to spare
+        own_processes = 3  # bubblewrap, the runner, and one to spare
         return {
             "memory_bytes": limits["memory_bytes"] + _RUNNER_BYTES,
             "processes": limits["processes"] + own_processes,
@@ -176,8 +168,7 @@ class Host:
         if self.layout.memory is None:  # a control group counts what is used, which is better
             both.append((resource.RLIMIT_AS, 2 * limits["memory_bytes"] + _ADDRESSES_BYTES))
         if self._has_own_user:
-            runner = 1 if self.is_root else 2  # the first process inside is root's or its own
-            both.append((resource.RLIMIT_NPROC, limits["processes"] + runner))
+            both.append((resource.RLIMIT_NPROC, limits["processes"] + 1))  # and the runner
         return [(resource.RLIMIT_CPU, cpu, cpu + 1), *((n, v, v) for n, v in both)]
 
     def cpu_seconds(self, limits: Mapping[str, Any]) -> int:

@@ -7,13 +7,12 @@ and its group, folder and descriptors are no more.
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 from collections.abc import Callable
 from typing import Any
 
-from . import cgroups
+from . import cgroups, leftovers
 from .host import Host
 from .launch import RUNNER_ENVIRONMENT, inside_walls, runner_command
 from .loop import Loop
@@ -34,7 +33,7 @@ class Instance:
       is_ending: it has been killed, or died; `on_gone` is still to be called.
       is_gone: nothing of it is left.
       is_ready: it waits for work, or does some.
-      problem: why it couldn't start; "" if it could.
+      problem: of one that has ended, what it said last, or how it ended.
       on_ready: called when it is ready, or gone before that.
       on_message: called with each message of the runner and its descriptors.
       on_gone: called when nothing of it is left.
@@ -149,11 +148,12 @@ class Instance:
     def _exited(self, status: int) -> None:
         self._too_slow.cancel()
         self.is_ending = True
-        if not self.is_ready:
-            self.problem = self._read_problem(status)
+        self.problem = self._read_problem(status)
         if self._inner is None:
             self._end()
         else:  # readable once the first process inside is dead, and so are all others there
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._inner, signal.SIGKILL)
             self._loop.watch(self._inner, self._end)
 
     def _end(self) -> None:
@@ -167,7 +167,7 @@ class Instance:
         os.close(self._errors)
         self.group.remove()
         if not self._host.has_walls:
-            shutil.rmtree(self._host.work_folder(self.number), ignore_errors=True)
+            leftovers.remove(self._host.work_folder(self.number))
         self.is_gone = True
         if not self.is_ready:
             self.on_ready()
@@ -183,8 +183,7 @@ class Instance:
 
     def _read_problem(self, status: int) -> str:
         text = os.pread(self._errors, _MESSAGE_BYTES, 0).decode(errors="replace").strip()
-        ended = f"it ended with {os.waitstatus_to_exitcode(status)} before it was ready"
-        return text or ended
+        return text or f"it ended with {os.waitstatus_to_exitcode(status)}"
 
 
 def _memory_file(data: bytes | None) -> int | None:

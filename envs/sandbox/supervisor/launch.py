@@ -48,7 +48,15 @@ def inside_walls(walls: Walls, info: int, program: Sequence[str]) -> list[str]:
     """
     command = [walls.bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     command += ["--unshare-cgroup-try", "--hostname", "sandbox", "--die-with-parent"]
-    command += ["--new-session", "--clearenv", "--info-fd", str(info), "--cap-drop", "ALL"]
+    command += [
+        "--as-pid-1",
+        "--new-session",
+        "--clearenv",
+        "--info-fd",
+        str(info),
+        "--cap-drop",
+        "ALL",
+    ]
     for name, value in RUNNER_ENVIRONMENT.items():
         command += ["--setenv", name, value]
     if walls.is_root:

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import os
 import secrets
-import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -55,13 +54,49 @@ def reap(root: Path, layout: cgroups.Layout) -> int:
     dead = [folder for folder in found if _is_dead(folder)]
     for folder in dead:
         cgroups.remove_all(layout, folder.name + "-")
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
     return len(dead)
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder of this process."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove a folder, however deep it is and whatever rights its parts have.
+
+    It goes down and up step by step, so no path grows long and nothing here calls itself. What
+    can't be removed is left for the next one that starts.
+    """
+    with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+        names: list[str] = []
+
+        def step(name: str, within: int | None = None) -> int:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(name, flags, dir_fd=within)
+            held.close()
+            held.callback(os.close, fd)
+            return fd
+
+        inner: str | None = folder.name
+        fd = step(str(folder.parent))
+        while True:
+            if inner is not None:
+                os.chmod(inner, 0o700, dir_fd=fd)  # by path it could be too long
+                fd = step(inner, fd)
+                names.append(inner)
+            else:
+                fd = step("..", fd)
+                os.rmdir(names.pop(), dir_fd=fd)
+                if not names:
+                    return
+            inner = _clear(fd)
+
+
+def _clear(fd: int) -> str | None:
+    """Remove what isn't a folder; return the name of a folder if one is found."""
+    with os.scandir(fd) as parts:
+        for part in parts:
+            if part.is_dir(follow_symlinks=False):
+                return part.name
+            os.unlink(part.name, dir_fd=fd)
+    return None
 
 
 def _is_dead(folder: Path) -> bool:

@@ -1,7 +1,7 @@
 """A program in a sandbox: from the fork of the runner to its exit.
 
-Invariant: before any of the program's code runs it has its limits and its filter, and of the
-runner's descriptors none.
+Invariant: before any of the program's code runs it has its limits, and of the runner's
+descriptors none.
 """
 
 import contextlib
@@ -10,28 +10,21 @@ import os
 import resource
 import signal
 import socket
-import struct
 import sys
 from types import ModuleType
 from typing import Any, NoReturn
 
-DUMPABLE, _SECCOMP, _NO_NEW_RIGHTS = 4, 22, 38  # prctl
-_SECCOMP_FILTER = 2
-_INSTRUCTION = struct.Struct("=HBBI")
-_RUNNER, _EVERYONE_WITH_RUNNER = 0x7F000001, 0x7F000002  # as in `seccomp`
+DUMPABLE = 4  # prctl
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Program:
     """The forked child, on its way to being the program."""
 
-    def __init__(
-        self, job: dict[str, Any], code: bytes, settings: dict[str, Any], shield: bytes
-    ) -> None:
+    def __init__(self, job: dict[str, Any], code: bytes, settings: dict[str, Any]) -> None:
         self._job = job
         self._code = code
         self._settings = settings
-        self._shield = shield
 
     def start(self, fds: list[int], keep_out: tuple[socket.socket, int]) -> NoReturn:
         """Become the program; whatever goes wrong, never return into the runner."""
@@ -51,6 +44,7 @@ class Program:
 
     def _let_go(self, fds: list[int], keep_out: tuple[socket.socket, int]) -> None:
         os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         _, stdin, stdout, stderr = fds
         for source, target in ((stdin, 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
@@ -67,8 +61,6 @@ class Program:
         os.closerange(3, 4)
         for name, soft, hard in self._job["rlimits"]:
             resource.setrlimit(name, (soft, hard))
-        if self._shield:
-            _install(self._shield)
 
     def _run(self) -> int:
         """Run the code as a script would be; return its exit code."""
@@ -108,24 +100,3 @@ def _code_of(end: SystemExit) -> int:
         return end.code & 0xFF
     sys.stderr.write(f"{end.code}\n")
     return 1
-
-
-def filled_in(shield: bytes, pid: int, group: int) -> bytes:
-    """Return the filter with the numbers of a runner in it."""
-    known = {_RUNNER: pid, _EVERYONE_WITH_RUNNER: 2**32 - group}
-    program = [
-        (*rest, known.get(value, value)) for *rest, value in _INSTRUCTION.iter_unpack(shield)
-    ]
-    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in program)
-
-
-def _install(program: bytes) -> None:
-    """Put a filter on this process and all that it will start.
-
-    Raises:
-      OSError: if the kernel doesn't take it.
-    """
-    held = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HP", len(program) // _INSTRUCTION.size, ctypes.addressof(held))
-    if LIBC.prctl(_NO_NEW_RIGHTS, 1, 0, 0, 0) or LIBC.prctl(_SECCOMP, _SECCOMP_FILTER, header):
-        raise OSError(ctypes.get_errno(), "the kernel takes no filter")

@@ -3,8 +3,9 @@
 It is given to a bare interpreter as text (`python -c`), together with `workspace` and `program`
 (see `Host.runner_source`), so it imports the standard library alone, and as little as possible.
 A program runs in a fork of this process, which is why a call needs no start of an interpreter.
-The runner itself can't be read or traced by the program (it isn't dumpable), nor signalled (the
-shield, see `seccomp`), and the program holds no end of the channel to the supervisor.
+The runner itself can't be read or traced by the program (it isn't dumpable), nor killed or stopped
+(it is the first process inside, which the kernel keeps from every signal of the others), and the
+program holds no end of the channel to the supervisor.
 
 Invariant: a report is sent after every process that the program started is dead, and carries
 the nonce that came after the program was forked, so that no program has ever known it.
@@ -22,14 +23,14 @@ import sys
 import time
 from typing import Any
 
-from .program import DUMPABLE, LIBC, Program, filled_in
+from .program import DUMPABLE, LIBC, Program
 from .workspace import Workspace
 
 MAX_DATAGRAM_BYTES = 65536
 _POLL_MILLISECONDS = 50
 _KILL_SECONDS = 5.0
 _SMALL_BYTES = 1 << 16
-_DROP_BOUNDING, _SUBREAPER = 24, 36  # prctl
+_DEATH_SIGNAL, _DROP_BOUNDING, _SUBREAPER = 1, 24, 36  # prctl
 _CAPABILITIES_VERSION = 0x20080522
 
 
@@ -40,14 +41,10 @@ class Runner:
         """Args:
         channel: to the supervisor, with one message a datagram.
         settings: `work` the writable folder; `path` for imports; `environment` of programs;
-          `own_pids` whether all processes that can be seen are the sandbox's; `shield` a
-          filter in hexadecimal, or "".
+          `own_pids` whether all processes that can be seen are the sandbox's.
         """
         self._channel = channel
         self._settings = settings
-        pid = os.getpid()
-        group = os.getpgrp() or pid  # 0 if it lies outside, where no program can name it
-        self._shield = filled_in(bytes.fromhex(settings["shield"]), pid, group)
         self._workspace = Workspace(settings["work"])
 
     def serve(self) -> None:
@@ -103,7 +100,7 @@ class Runner:
                 problem = f"can't start the program: {error.strerror}"
             else:
                 if pid == 0:
-                    program = Program(job, code, self._settings, self._shield)
+                    program = Program(job, code, self._settings)
                     program.start(fds, (self._channel, self._workspace.fd))
         nonce = self._receive_nonce()
         report = {"problem": problem} if problem else self._watch(pid, call, job)
@@ -254,6 +251,8 @@ def give_up_rights(uid: int | None) -> None:
     LIBC.capset(header, (ctypes.c_uint32 * 6)())
     LIBC.prctl(_SUBREAPER, 1, 0, 0, 0)
     LIBC.prctl(DUMPABLE, 0, 0, 0, 0)
+    LIBC.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)  # forgotten when the user changed
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # with a handler, programs could send it
 
 
 def main() -> None:

@@ -6,9 +6,6 @@ calls newer than this table don't exist for it (ENOSYS), nor do those of another
 (the process is killed). Sockets are UNIX and INET only, since a network namespace doesn't
 cover the others.
 
-A second, smaller filter, the shield, lies on each program alone: it refuses every way to signal or
-slow down the runner, whose death is therefore never a program's doing.
-
 Invariant: a program's length and jumps don't depend on the machine that builds it.
 """
 
@@ -27,12 +24,8 @@ _NEWEST = 452  # fchmodat2; numbers from 424 on are the same on all architecture
 
 _NEW_NAMESPACES = 0x7E020000  # mount, cgroup, uts, ipc, user, pid, net
 _SOCKET_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
-_IOCTLS = (0x5412, 0x541C, 0x8901, 0x8902)  # TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP
-_OWNERS = (8, 15)  # F_SETOWN, F_SETOWN_EX: whom the kernel signals when a file is ready
-
-# What stands in a shield for numbers that its user knows; no pid is so large.
-RUNNER, EVERYONE_WITH_RUNNER = 0x7F000001, 0x7F000002  # its pid, and minus its process group
-_EVERYONE = 0xFFFFFFFF  # -1
+_TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_FIRST_PROCESS = 1  # the runner, which the kernel keeps from signals but not from being slowed
 
 # Number on x86_64, number on aarch64; None where the call doesn't exist.
 _DENIED: Mapping[str, tuple[int, int | None]] = {
@@ -44,7 +37,6 @@ _DENIED: Mapping[str, tuple[int, int | None]] = {
     "process_mrelease": (448, 448),
     "kcmp": (312, 272),
     "pidfd_getfd": (438, 438),
-    "pidfd_send_signal": (424, 424),  # a filter can't see whose descriptor it is
     "move_pages": (279, 239),
     "migrate_pages": (256, 238),
     # namespaces and mounts
@@ -121,16 +113,10 @@ _CHECKED: Mapping[str, tuple[int, int | None]] = {
     "clone": (56, 220),
     "socket": (41, 198),
     "ioctl": (16, 29),
-    "fcntl": (72, 25),
     "prlimit64": (302, 261),
 }
 # Number on x86_64, number on aarch64, the argument that names a process.
-_AIMED: Mapping[str, tuple[int, int, int]] = {
-    "kill": (62, 129, 0),
-    "tkill": (200, 130, 0),
-    "tgkill": (234, 131, 0),
-    "rt_sigqueueinfo": (129, 138, 0),
-    "rt_tgsigqueueinfo": (297, 240, 0),
+_SLOWING: Mapping[str, tuple[int, int, int]] = {
     "setpriority": (141, 140, 1),
     "ioprio_set": (251, 30, 1),
     "sched_setparam": (142, 118, 0),
@@ -154,50 +140,25 @@ def build(machine: str) -> bytes:
       >>> len(build("x86_64")) % 8
       0
     """
-    column = _column(machine)
+    if machine not in _AUDIT_ARCHITECTURE:
+        known = " or ".join(_AUDIT_ARCHITECTURE)
+        raise ValueError(f"no table of system calls for {machine!r}; use {known}")
+    column = list(_AUDIT_ARCHITECTURE).index(machine)
     program = _check_architecture(_AUDIT_ARCHITECTURE[machine])
     program += [(_AT_LEAST, 0, 1, _NEWEST + 1), _refuse(errno.ENOSYS)]
     program += _refuse_all(_MISSING, column, errno.ENOSYS)
     program += _refuse_all(_DENIED, column, errno.EPERM)
     for name, check in _argument_checks().items():
         program += _call(_CHECKED[name][column], check)
-    return _packed([*program, (_RETURN, 0, 0, _ALLOW)])
-
-
-def shield(machine: str) -> bytes:
-    """Build the filter that protects the runner from its programs.
-
-    `RUNNER` and `EVERYONE_WITH_RUNNER` stand in it for numbers that are known inside only.
-
-    Raises:
-      ValueError: for a machine without a table.
-    """
-    column = _column(machine)
-    program = [(_LOAD, 0, 0, _NUMBER)]
-    for name, numbers in _AIMED.items():
-        check = [_low_half(numbers[2])]
-        for aim in (RUNNER, EVERYONE_WITH_RUNNER, _EVERYONE):
-            check += [(_EQUAL, 0, 1, aim), _refuse(errno.EPERM)]
-        if name in _OF_ONE_PROCESS:
-            check += [_low_half(0), (_EQUAL, 1, 0, _OF_ONE_PROCESS[name]), _refuse(errno.EPERM)]
-        program += _call(numbers[column], [*check, (_RETURN, 0, 0, _ALLOW)])
-    return _packed([*program, (_RETURN, 0, 0, _ALLOW)])
+    for name, numbers in _SLOWING.items():
+        program += _call(numbers[column], _unless_aimed_at_the_first(name, numbers[2]))
+    program.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
 def denied() -> Sequence[str]:
     """Return the names of the calls that are refused whatever their arguments."""
     return (*_DENIED, *_MISSING)
-
-
-def _column(machine: str) -> int:
-    if machine not in _AUDIT_ARCHITECTURE:
-        known = " or ".join(_AUDIT_ARCHITECTURE)
-        raise ValueError(f"no table of system calls for {machine!r}; use {known}")
-    return list(_AUDIT_ARCHITECTURE).index(machine)
-
-
-def _packed(program: Sequence[Instruction]) -> bytes:
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
 def _check_architecture(architecture: int) -> list[Instruction]:
@@ -224,15 +185,22 @@ def _argument_checks() -> dict[str, list[Instruction]]:
     return {
         "clone": [_low_half(0), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), refuse, allow],
         "socket": [_low_half(0), *families, _refuse(errno.EAFNOSUPPORT), allow],
-        "ioctl": _unless_second_is(_IOCTLS),
-        "fcntl": _unless_second_is(_OWNERS),
+        "ioctl": [
+            _low_half(1),
+            (_EQUAL, 1, 0, _TERMINAL_INPUT[0]),
+            (_EQUAL, 0, 1, _TERMINAL_INPUT[1]),
+            refuse,
+            allow,
+        ],
         "prlimit64": [_low_half(0), (_EQUAL, 1, 0, 0), refuse, allow],  # of oneself only
     }
 
 
-def _unless_second_is(refused: Sequence[int]) -> list[Instruction]:
-    jumps = [(_EQUAL, len(refused) - i, 0, value) for i, value in enumerate(refused)]
-    return [_low_half(1), *jumps, (_RETURN, 0, 0, _ALLOW), _refuse(errno.EPERM)]
+def _unless_aimed_at_the_first(name: str, argument: int) -> list[Instruction]:
+    check = [_low_half(argument), (_EQUAL, 0, 1, _FIRST_PROCESS), _refuse(errno.EPERM)]
+    if name in _OF_ONE_PROCESS:
+        check += [_low_half(0), (_EQUAL, 1, 0, _OF_ONE_PROCESS[name]), _refuse(errno.EPERM)]
+    return [*check, (_RETURN, 0, 0, _ALLOW)]
 
 
 def _call(number: int | None, check: list[Instruction]) -> list[Instruction]:

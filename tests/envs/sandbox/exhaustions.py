@@ -168,7 +168,7 @@ except OSError:
     ),
 }
 MEMORY = {
-    "one_process": Check("x = bytearray(10**9)", ("oom",), b"", _MEMORY),
+    "one_process": Check("x = bytearray(10**9)", ("oom", "error"), b"", _MEMORY),
     "slowly": Check(
         "held = []\nwhile True: held.append(bytearray(10**6))", ("oom",), b"", _MEMORY
     ),
@@ -179,7 +179,7 @@ held = mmap.mmap(-1, 1 << 30)  # shared, so of no process alone
 for at in range(0, 1 << 30, 4096):
     held[at] = 1
 """,
-        ("oom",),
+        ("oom", "error"),
         b"",
         _MEMORY,
     ),
@@ -374,7 +374,16 @@ time.sleep(60)
     ),
 }
 VIOLENCE = {
-    "kill_all": Check("import os; os.kill(-1, 9)", ("error",), b"", {}, ("exit 1",)),
+    "kill_all": Check(
+        """
+import os, time
+pid = os.fork()
+if pid == 0:
+    time.sleep(60)
+os.kill(-1, 9)
+print('held' if os.waitpid(pid, 0)[1] == 9 else 'its child lives')
+"""
+    ),
     "kill_itself": Check("import os; os.kill(0, 9)", ("error",), b"", {}, ("signal 9",)),
     "deep_source": Check("(" * 3000, ("error",), b"", {}, ("exit 1",)),
     "segfault": Check("import ctypes; ctypes.string_at(0)", ("error",), b"", {}, ("signal 11",)),

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from headrace.envs.sandbox import (
+    Guarantees,
     Limits,
     Program,
     Result,
@@ -118,6 +119,16 @@ def require(backend: str) -> SandboxConfig:
     if problem:
         pytest.skip(problem)
     return CONFIGS[backend]
+
+
+def guarantees(backend: str) -> Guarantees:
+    """Return what a backend enforces here."""
+
+    async def ask() -> Guarantees:
+        async with open_sandbox(CONFIGS[backend]) as box:
+            return box.guarantees
+
+    return trio.run(ask)
 
 
 @functools.cache

@@ -80,7 +80,7 @@ def test_everything_holds_for_nobody(folder: Path) -> None:
         pytest.skip(f"nobody can't use the interpreter or namespaces here: {told.stderr[-300:]}")
     assert "memory='polled', processes='rlimit'" in told.stdout
     assert "b'1000" in told.stdout
-    names = ("contract", "escapes", "exhaustion", "lifetime")
+    names = ("contract", "escapes", "exhaustion", "infrastructure", "lifetime")
     tests = [f"tests/envs/sandbox/test_{name}.py" for name in names]
     options = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder)]
     chosen = ["-k", "not without_walls and not rlimit"]  # the slow ones, too

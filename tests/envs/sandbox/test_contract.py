@@ -16,7 +16,7 @@ from headrace.envs.sandbox import (
     SandboxFileError,
     open_sandbox,
 )
-from tests.envs.sandbox.harness import CONFIGS, SMALL, require
+from tests.envs.sandbox.harness import SMALL, guarantees, require
 
 BACKENDS = ["bwrap", "rlimit", "remote", "monty"]
 _RLIMIT = pytest.param("rlimit", marks=pytest.mark.slow)
@@ -275,14 +275,10 @@ def test_an_unsafe_backend_needs_a_word() -> None:
 
 
 def test_what_is_guaranteed_is_said() -> None:
-    async def main(name: str) -> bool:
-        async with open_sandbox(CONFIGS[name]) as box:
-            return box.guarantees.is_boundary
-
     held = {}
     for name in BACKENDS:
         require(name)
-        held[name] = trio.run(main, name)
+        held[name] = guarantees(name).is_boundary
     assert held == {"bwrap": True, "rlimit": False, "remote": True, "monty": True}
 
 

@@ -64,10 +64,8 @@ def test_a_sandbox_killed_from_outside_is_a_fault_of_the_machine(
                 kill(victims())
             (result,) = results
             assert (result.status, result.exit_code) == ("infrastructure", None), result
-            assert (result.cause, result.workspace_lost) == (
-                "the sandbox was killed from outside",
-                True,
-            )
+            assert result.cause.startswith("the sandbox was killed from outside: it ended with")
+            assert result.workspace_lost
             assert (await box.exec("print('alive')")).stdout == b"alive\n"
 
     trio.run(main)

@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from headrace.envs.sandbox import Sandbox, SandboxConfig, open_sandbox
 from headrace.envs.sandbox.supervisor import cgroups, leftovers
 from headrace.envs.sandbox.supervisor.runner import descendants
 from tests.envs.sandbox.harness import require
+from tests.envs.sandbox.leaks import groups, used, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -26,35 +25,6 @@ if os.fork() == 0:
     time.sleep(600)
 while True: pass
 """
-_SHORT_SECONDS = 20.0
-
-
-def wait_for(condition: Callable[[], bool]) -> bool:
-    until = time.monotonic() + _SHORT_SECONDS
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
-    return condition()
-
-
-def groups() -> set[Path]:
-    layout = cgroups.find()
-    parents = {parent for parent in (layout.memory, layout.pids) if parent is not None}
-    return {folder for parent in parents for folder in parent.glob("headrace-*")}
-
-
-def folders() -> set[Path]:
-    return set(leftovers.state_root().iterdir())
-
-
-def descriptors_of(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-def used() -> tuple[int, int, set[Path], set[Path], int]:
-    """What a leak would change: descriptors, processes (zombies, too), groups, files."""
-    temporary = len(list(Path(tempfile.gettempdir()).glob("headrace-*")))
-    own = descendants(os.getpid())
-    return descriptors_of(os.getpid()), len(own), groups(), folders(), temporary
 
 
 @pytest.fixture(params=["bwrap", pytest.param("rlimit", marks=pytest.mark.slow)])
@@ -187,63 +157,3 @@ def test_a_folder_of_somebody_else_is_not_used(
     root.symlink_to("/")
     with pytest.raises(leftovers.StateFolderError, match="only this user"):
         leftovers.state_root()
-
-
-async def _many_calls(config: SandboxConfig, count: int) -> None:
-    programs = [
-        "print(1)",
-        "raise SystemExit(3)",
-        "import os\nif os.fork() == 0:\n    os.setsid()\n    import time; time.sleep(99)",
-        "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
-        "print('x' * 10**6)",
-    ]
-    made = 0
-
-    async def episode() -> None:
-        nonlocal made
-        while made < count:
-            async with open_sandbox(config) as box:
-                for program in programs:
-                    made += 1
-                    with trio.move_on_after(0.02 if made % 7 == 0 else 60.0):
-                        await box.exec(program)
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(2):
-            nursery.start_soon(episode)
-
-
-def _assert_no_leak(config: SandboxConfig, count: int) -> None:
-    trio.run(_many_calls, config, 5)
-    before = used()
-    trio.run(_many_calls, config, count)
-    assert used() == before
-
-
-def test_a_hundred_calls_leave_everything_as_it_was() -> None:
-    _assert_no_leak(require("bwrap"), 100)
-
-
-@pytest.mark.slow
-def test_a_thousand_calls_leave_everything_as_it_was(config: SandboxConfig) -> None:
-    _assert_no_leak(config, 1000)
-
-
-def test_within_a_run_twenty_sandboxes_leave_the_supervisor_as_it_was() -> None:
-    config = require("bwrap")
-
-    async def settled(supervisor: int) -> tuple[int, int]:
-        await trio.sleep(0.5)
-        return descriptors_of(supervisor), len(descendants(supervisor))
-
-    async def main() -> None:
-        async with open_sandbox(config):
-            pass
-        supervisor = supervisor_of_this_process()
-        before = await settled(supervisor)
-        for _ in range(20):
-            async with open_sandbox(config) as box:
-                await box.exec("print(1)")
-        assert await settled(supervisor) == before
-
-    trio.run(main)
