@@ -87,7 +87,8 @@ class OfflineJob:
         directory: a new one, or that of a run to go on with.
         saved: of the latest checkpoint there, from which the run goes on; None: begin.
         """
-        self._recipe = recipe
+        # Without the directory, so that the file of settings can be run again.
+        self._recipe = replace(recipe, run=replace(recipe.run, dir=None))
         self._parts = parts
         self._directory = directory
         self._view = view
@@ -116,10 +117,8 @@ class OfflineJob:
           ConfigError: in an exception group, for a row that can't be used.
           StageFailed: in an exception group, if a stage fails.
         """
-        directory = self._directory
-        # Without the directory, so that the file can be run again.
-        run = replace(self._recipe.run, dir=None)
-        directory.write_config(asdict(replace(self._recipe, run=run)))
+        directory, run = self._directory, self._recipe.run
+        directory.write_config(asdict(self._recipe))
         directory.cut_metrics(0 if self._saved is None else self._saved.metrics_bytes)
         self._began_seconds = began_seconds - self._progress.wall_seconds
         with CompilationCounter() as compilations, closing(directory.open_metrics()) as metrics:

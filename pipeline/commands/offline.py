@@ -95,7 +95,8 @@ def _run(
             open_view(config.name, parts.steps, stream=sys.stdout, kind="plain", columns=columns)
         )
         if saved is not None:
-            view.note(f"going on after update {saved.progress.updates}")
+            hint = "; --run.steps takes more" if saved.progress.updates == parts.steps else ""
+            view.note(f"going on after update {saved.progress.updates} of {parts.steps}{hint}")
         job = OfflineJob(recipe, parts, directory, view, saved=saved)
         del parts  # the job lets go of pretrained weights, which nobody else holds
         trio.run(job.run, began_seconds)
