@@ -8,6 +8,7 @@ from .asyncio_env import AsyncioEnv as AsyncioEnv
 from .asyncio_env import in_asyncio as in_asyncio
 from .base import Env as Env
 from .base import EnvironmentBroken as EnvironmentBroken
+from .base import RewardFailed as RewardFailed
 from .base import Split as Split
 from .base import StepResult as StepResult
 from .base import Task as Task

@@ -2,8 +2,8 @@
 
 An environment is an async context manager around `reset` and `step`. It may wait as long as
 it likes: the rollout sets the deadlines. A fault of the infrastructure is an exception, which
-becomes an `EpisodeFailure`; it is never a reward of 0. What no episode can work with any more is
-`EnvironmentBroken`, which ends the run.
+becomes an `EpisodeFailure`; it is never a reward of 0, and nor is a `RewardFailed`. What no
+episode can work with any more is `EnvironmentBroken`, which ends the run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,6 +58,18 @@ class EnvironmentBroken(BaseException):
 
     Not an `Exception`: those are the fault of one episode, which is tried again.
     """
+
+
+class RewardFailed(Exception):
+    """An episode couldn't be scored, which is no score of 0; an environment may raise it, too.
+
+    Attributes:
+      timed_out: the reward missed its deadline.
+    """
+
+    def __init__(self, text: str, *, timed_out: bool = False):
+        super().__init__(text)
+        self.timed_out = timed_out
 
 
 class Env(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from .base import EnvironmentBroken
+from .base import EnvironmentBroken, RewardFailed
 from .process_pool import ProcessLimits, ProcessPool, ProcessStatistics
 from .process_wire import pickled
 from .worker_process import WorkerProcessError
@@ -66,7 +66,8 @@ class ProcessFunction:
 
         Raises:
           CallTooSlow: at the deadline.
-          WorkerProcessError: if the function raises, or its process ends.
+          RewardFailed: if the function raises it.
+          WorkerProcessError: if the function raises anything else, or its process ends.
           EnvironmentBroken: if three processes in a row don't start, or the function says so.
         """
         borrower = object()
@@ -78,6 +79,8 @@ class ProcessFunction:
                 reusable = answer.reusable
                 if answer.kind == "broken":
                     raise EnvironmentBroken(answer.value)
+                if answer.kind == "unscored":
+                    raise RewardFailed(answer.value)
                 if answer.kind == "error":
                     raise WorkerProcessError(str(answer.value))
                 return answer.value

@@ -39,13 +39,14 @@ class Answer:
     """How a call ended.
 
     Attributes:
-      kind: "error" for any exception, "broken" for an `EnvironmentBroken`.
+      kind: "broken" for an `EnvironmentBroken`, "unscored" for a `RewardFailed`, "error" for any
+        other exception.
       value: what the call returned, or the exception in words.
       details: the exception's traceback.
       reusable: of a close, run or error: no thread and no child is left behind.
     """
 
-    kind: Literal["ok", "error", "broken"]
+    kind: Literal["ok", "error", "broken", "unscored"]
     value: Any = None
     details: str = ""
     reusable: bool = True

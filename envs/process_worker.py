@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from .base import EPISODE, EnvironmentBroken, StepResult, Task
+from .base import EPISODE, EnvironmentBroken, RewardFailed, StepResult, Task
 from .messages import Message
 from .process_wire import HEADER, Answer, Call, Request, frame
 from .sandbox.audit import AuditLog, audit_to
@@ -108,6 +108,8 @@ class _Host:
             return self._make_call(request)
         except EnvironmentBroken as error:
             return frame(Answer("broken", str(error)))
+        except RewardFailed as error:  # the environment itself is well
+            return frame(Answer("unscored", str(error)[:_TEXT_CHARACTERS]))
         except BaseException as error:  # also SystemExit: the fault of one episode
             reusable = not self._left_something()
             return frame(Answer("error", _describe(error), _details(), reusable=reusable))

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import trio
 
-from .base import Env, EnvironmentBroken, StepResult, Task
+from .base import Env, EnvironmentBroken, RewardFailed, StepResult, Task
 from .messages import Message
 from .process_pool import ProcessLimits, ProcessPool, ProcessStatistics
 from .process_wire import Answer, Call, pickled
@@ -161,6 +161,8 @@ class _ProcessEnv:
     def _checked(self, call: Call, answer: Answer) -> Answer:
         if answer.kind == "ok":
             return answer
+        if answer.kind == "unscored":
+            raise RewardFailed(answer.value)
         self._failed = True
         if answer.kind == "broken":
             raise EnvironmentBroken(answer.value)

@@ -5,11 +5,11 @@ or None; None, an exception, a missed deadline or the end of its process is a `R
 which costs the episode and is never a number.
 """
 
+from ..base import RewardFailed as RewardFailed
 from .judge import Judge as Judge
 from .judge import JudgeConfig as JudgeConfig
 from .judge import JudgeError as JudgeError
 from .record import EpisodeRecord as EpisodeRecord
 from .reward import ENV as ENV
 from .reward import Reward as Reward
-from .scorer import RewardFailed as RewardFailed
 from .scorer import Scorer as Scorer

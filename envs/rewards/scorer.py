@@ -15,6 +15,7 @@ from typing import Any
 import trio
 from trio.lowlevel import RunVar
 
+from ..base import RewardFailed
 from ..process_calls import CallTooSlow, ProcessFunction
 from ..worker_process import WorkerProcessError
 from .record import EpisodeRecord
@@ -26,18 +27,6 @@ _GAVE_NONE = "it gave None"
 
 Rewards = dict[str, float]
 """By name, without weights."""
-
-
-class RewardFailed(Exception):
-    """An episode couldn't be scored, which is no score of 0.
-
-    Attributes:
-      timed_out: the reward missed its deadline.
-    """
-
-    def __init__(self, text: str, *, timed_out: bool = False):
-        super().__init__(text)
-        self.timed_out = timed_out
 
 
 class Scorer:

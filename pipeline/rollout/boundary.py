@@ -5,6 +5,7 @@ from types import TracebackType
 
 import trio
 
+from ...envs.base import RewardFailed
 from ..errors import describe, innermost
 from ..types import FailureKind
 from ..waits import is_stray
@@ -18,10 +19,16 @@ class Fault(Exception):
         self.kind = kind
 
 
+def failure_kind(failed: RewardFailed) -> FailureKind:
+    """Return the kind of an episode's failure that a reward brought about."""
+    return FailureKind.REWARD_TIMEOUT if failed.timed_out else FailureKind.REWARD_ERROR
+
+
 class Boundary:
     """A context whose owner calls foreign code in it, one named call after the other.
 
-    What goes wrong in a call comes out as a `Fault`: an error, a missed deadline, `stop`.
+    What goes wrong in a call comes out as a `Fault`: an error, a missed deadline, `stop`. A
+    `RewardFailed` has the kinds of rewards, whoever raises it.
     Cancellation from outside, errors that aren't `Exception`s, and errors between two calls
     pass. One scope for many calls, since a scope for each would cost more than all else that
     the host does in a turn.
@@ -116,18 +123,20 @@ class Boundary:
         if is_stray(error):
             raise self.stray() from error
         if isinstance(error, Exception) and not isinstance(error, Fault) and self.what:
-            raise self._failed(describe(innermost(error))) from error
+            raise self._failed(innermost(error)) from error
 
     def stray(self) -> Fault:
         """Return the fault of a call that let a cancellation escape from its scope."""
         text = f"{self.what}: cancelled by a scope or nursery that has ended since"
         return Fault(self._error_kind, text)
 
-    def _failed(self, error: str) -> Fault:
+    def _failed(self, error: BaseException) -> Fault:
         if self._scope.cancel_called:  # which the call answered with the error
             cancelled = self._cancelled()
-            return Fault(cancelled.kind, f"{cancelled}; {error}")
-        return Fault(self._error_kind, f"{self.what}: {error}")
+            return Fault(cancelled.kind, f"{cancelled}; {describe(error)}")
+        if isinstance(error, RewardFailed):
+            return Fault(failure_kind(error), str(error))
+        return Fault(self._error_kind, f"{self.what}: {describe(error)}")
 
     def _cancelled(self) -> Fault:
         if self._stopped is not None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import trio
 
-from ...envs.base import Task
-from ...envs.rewards.scorer import RewardFailed, Scorer
+from ...envs.base import RewardFailed, Task
+from ...envs.rewards.scorer import Scorer
 from ..types import EpisodeFailure, Outcome, Trajectory
-from .scoring import failure_kind, record_of, with_rewards
+from .boundary import failure_kind
+from .scoring import record_of, with_rewards
 
 
 @dataclass

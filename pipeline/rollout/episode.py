@@ -18,7 +18,7 @@ import trio
 from ...envs.base import EPISODE, Env, StepResult, Task
 from ...envs.messages import Message
 from ...envs.rewards.reward import ENV
-from ...envs.rewards.scorer import RewardFailed, Scorer
+from ...envs.rewards.scorer import Scorer
 from ..errors import describe
 from ..text.renderer import Renderer
 from ..types import (
@@ -35,7 +35,7 @@ from ..waits import is_stray
 from .answers import checked_answer, checked_messages, is_flood, without_flood
 from .boundary import Boundary, Fault
 from .config import RolloutConfig
-from .scoring import failure_kind, record_of, weighted_turns, with_rewards
+from .scoring import record_of, weighted_turns, with_rewards
 from .trajectory import TrajectoryBuilder
 
 _ENV = FailureKind.ENV_ERROR, FailureKind.ENV_TIMEOUT
@@ -177,10 +177,7 @@ class Episode:
             return trajectory
         # Each reward has a deadline of its own, which runs while it has a place.
         with self._begin("the rewards", _REWARD, self._config.sample_deadline_seconds):
-            try:
-                found = await scorer.score(record_of(self._task, trajectory))
-            except RewardFailed as failed:
-                raise Fault(failure_kind(failed), str(failed)) from failed
+            found = await scorer.score(record_of(self._task, trajectory))
             self._now.returned()
         weighted = weighted_turns(trajectory, scorer.weights[ENV])
         return with_rewards(weighted, found, scorer)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from ...envs.base import Task
 from ...envs.rewards.record import EpisodeRecord
 from ...envs.rewards.reward import ENV
-from ...envs.rewards.scorer import RewardFailed, Rewards, Scorer
-from ..types import FailureKind, Trajectory, Turn
+from ...envs.rewards.scorer import Rewards, Scorer
+from ..types import Trajectory, Turn
 
 
 def record_of(task: Task, trajectory: Trajectory) -> EpisodeRecord:
@@ -42,11 +42,6 @@ def weighted_turns(trajectory: Trajectory, weight: float) -> Trajectory:
         return trajectory
     earlier = tuple([_weighted(sample, weight) for sample in trajectory.earlier])
     return replace(_weighted(trajectory, weight), earlier=earlier)
-
-
-def failure_kind(failed: RewardFailed) -> FailureKind:
-    """Return the kind of an episode's failure that a reward brought about."""
-    return FailureKind.REWARD_TIMEOUT if failed.timed_out else FailureKind.REWARD_ERROR
 
 
 def _weighted(sample: Trajectory, weight: float) -> Trajectory:

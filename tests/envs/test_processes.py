@@ -18,6 +18,7 @@ import trio.testing
 from headrace.envs import (
     EnvironmentBroken,
     ProcessStatistics,
+    RewardFailed,
     StepResult,
     Task,
     WorkerProcessError,
@@ -240,6 +241,18 @@ def test_exceptions_of_every_call_say_which_and_carry_the_traceback() -> None:
                 nursery.start_soon(check)
             await fails_in("close")
         assert make.statistics().idle == opening.statistics().idle == 0
+
+    run_long(main)
+
+
+def test_what_cannot_be_scored_says_so_and_leaves_the_process_to_the_next() -> None:
+    make = in_processes(Faulty, processes=1)
+
+    async def main() -> None:
+        with pytest.raises(RewardFailed, match="no scorer for it"):
+            await episode(make, {"step": "fail_to_score"})
+        _, opened = await episode(make)
+        assert opened == 2
 
     run_long(main)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from headrace.envs import EnvironmentBroken, Message, StepResult, Task
+from headrace.envs import EnvironmentBroken, Message, RewardFailed, StepResult, Task
 
 HUGE_BYTES = 1 << 20
 
@@ -53,6 +53,10 @@ def fail() -> None:
     raise KeyError("lost")
 
 
+def fail_to_score() -> None:
+    raise RewardFailed("no scorer for it")
+
+
 def fail_for_all() -> None:
     raise EnvironmentBroken("no licence")
 
@@ -83,6 +87,7 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "spin": spin,
     "flood": flood,
     "fail": fail,
+    "fail_to_score": fail_to_score,
     "fail_for_all": fail_for_all,
     "leave_a_thread": leave_a_thread,
     "leave_a_child": leave_a_child,

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import trio
 
-from headrace.envs import Message, Reward
+from headrace.envs import Message, Reward, RewardFailed
 from headrace.envs.rewards import Scorer
 from headrace.pipeline.rollout.episode import Episode, EpisodeIdentity, Rollout
 from headrace.pipeline.text.renderer import CharacterRenderer, TextConfig
@@ -18,11 +18,11 @@ ANY = CharacterRenderer(TextConfig("0123456789eionqstu"))
 Here = partial(Reward, in_loop=True)  # under the virtual clock
 
 
-def run(*rewards, weights=None, stop_after=math.inf):
+def run(*rewards, weights=None, stop_after=math.inf, env=Talk):
     """Run an episode of two turns, each with a reward of 1 from the environment."""
     scorer = Scorer(rewards, weights)
     sample = Script([ANY.turn(Message("assistant", "12"))])
-    rollout = Rollout(lambda: Talk([Message("user", "1")]), ANY, sample, CONFIG, scorer)
+    rollout = Rollout(lambda: env([Message("user", "1")]), ANY, sample, CONFIG, scorer)
 
     async def main():
         episode = Episode(rollout, TASK, EpisodeIdentity((0, 0), 0))
@@ -87,6 +87,16 @@ def test_what_cannot_be_scored_is_a_failure_of_a_kind_of_its_own(function, kind)
     assert outcome.kind is kind
     assert outcome.error.startswith("the reward 'mine' couldn't be computed: ")
     assert len(outcome.partial) == 4
+
+
+def test_an_environment_that_cannot_score_is_such_a_failure_and_not_its_own_error():
+    class Unscored(Talk):
+        async def step(self, message):
+            raise RewardFailed("no scorer for it")
+
+    outcome = run(Reward("tokens", tokens), env=Unscored)
+    assert isinstance(outcome, EpisodeFailure)
+    assert (outcome.kind, outcome.error) == (FailureKind.REWARD_ERROR, "no scorer for it")
 
 
 def test_an_episode_that_is_stopped_while_it_is_scored_is_cancelled():
