@@ -1,7 +1,8 @@
 """Find an environment by its name.
 
-A name is a built-in one or `package.module:attribute`, an `EnvSpec` of the user's. Mistakes are
-`ValueError`s with a message for the user.
+A name is a built-in one, `library/name` of one that the library has, or
+`package.module:attribute`, an `EnvSpec` of the user's. Mistakes are `ValueError`s with a message
+for the user.
 """
 
 import difflib
@@ -21,13 +22,17 @@ BUILTIN = {
     "search": search.SPEC,
 }
 
+# Each has an adapter with `spec(name)`, and an extra of this name with "-".
+LIBRARIES = ("gymnasium", "reasoning_gym", "textarena")
+
 
 @dataclass(frozen=True)
 class EnvConfig:
     """Which environment a run uses."""
 
     name: str = "calculator"
-    """A built-in environment, or `package.module:attribute` of an EnvSpec."""
+    """A built-in environment, one of a library as in `gymnasium/Taxi-v4` or
+    `reasoning_gym/chain_sum`, or `package.module:attribute` of an EnvSpec."""
     latency: LatencyConfig = field(default_factory=LatencyConfig)
     """How long the environment takes to answer, if not as long as its task does."""
 
@@ -59,8 +64,8 @@ def load_env(name: str) -> EnvSpec:
     """Load the environment of a name.
 
     Raises:
-      ValueError: for an unknown name, a module that can't be imported, or an attribute that
-        is missing or no EnvSpec.
+      ValueError: for an unknown name, a module or library that can't be imported, or an
+        attribute that is missing or no EnvSpec.
 
     Example:
       >>> load_env("calculator").best_reward
@@ -68,6 +73,9 @@ def load_env(name: str) -> EnvSpec:
     """
     if name in BUILTIN:
         return BUILTIN[name]
+    library, _, own = name.partition("/")
+    if library in LIBRARIES and own:
+        return _of_library(name, library, own)
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute) or module_name.startswith("."):
         raise ValueError(_unknown_name(name))
@@ -79,6 +87,16 @@ def load_env(name: str) -> EnvSpec:
             f"is {what}; define {attribute} = EnvSpec(...) in {module_name}"
         )
     return found
+
+
+def _of_library(name: str, library: str, own: str) -> EnvSpec:
+    try:
+        made: EnvSpec = importlib.import_module(f".adapters.{library}", __package__).spec(own)
+    except Exception as error:  # a library may raise anything where it has no such name
+        missing = isinstance(error, ModuleNotFoundError) and error.name == library
+        install = f"; pip install 'headrace[{library.replace('_', '-')}]'" if missing else ""
+        raise ValueError(f"env.name {name!r}: {type(error).__name__}: {error}{install}") from error
+    return made
 
 
 def _attributes(name: str, module_name: str) -> dict[str, object]:
@@ -95,4 +113,7 @@ def _unknown_name(name: str) -> str:
     close = difflib.get_close_matches(name, BUILTIN, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     known = ", ".join(BUILTIN)
-    return f"unknown env.name {name!r}; {hint}use {known}, or package.module:attribute"
+    libraries = ", ".join(f"{library}/..." for library in LIBRARIES)
+    return (
+        f"unknown env.name {name!r}; {hint}use {known}, {libraries}, or package.module:attribute"
+    )

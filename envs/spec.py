@@ -21,7 +21,7 @@ class EnvSpec:
         unless the whole task space is smaller than that and the docstring says so.
       demonstrate: `demonstrate(task, rng)` is a scripted conversation for a warm start,
         starting with the messages of `reset`; None where there is no script.
-      best_reward: the best expected reward of any policy.
+      best_reward: the best expected reward of any policy; NaN where nobody knows it.
       tools: what the policy may call; a chat model is told of them by its template.
       rewards: functions that score episodes, beside what the environment gives itself.
       latency: how long its answers take, where a recipe's `env.latency` doesn't say otherwise.

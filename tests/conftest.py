@@ -52,6 +52,20 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("headrace")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where every optional package should be, one that is missing must not go unnoticed."""
+    parser.addoption("--no-skips", action="store_true", help="a test that is skipped is an error")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail if tests were skipped and mustn't be."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if session.config.getoption("--no-skips") and reporter and reporter.stats.get("skipped"):
+        reporter.section("tests were skipped, and --no-skips was given")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_collection_finish() -> None:
     """Leave what is imported and collected out of all later garbage collections."""
     gc.collect()

@@ -6,59 +6,57 @@ the episode, unless the environment answers it.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Self
 
 from aviary import core as aviary
 
 from ..asyncio_env import LoopEnv
 from ..base import StepResult, Task
-from ..messages import Message
-from ..tools import Tool, answer_call
-from .described import described_tool
+from ..messages import Message, ToolCall
+from ..tool_env import as_messages
+from ..tools import Tool, ToolResult
+from .described import checked_arguments, described_tool
+
+Make = Callable[[Task], aviary.Environment[Any]]
 
 
 class AviaryEnv:
     """An `AsyncioEnv` of an aviary environment, for `in_asyncio`."""
 
-    def __init__(self, make: Callable[[Task], aviary.Environment[Any]]) -> None:
+    def __init__(self, make: Make) -> None:
         """Args:
         make: makes the environment of a task, for example from an aviary `TaskDataset`.
         """
         self._make = make
-        self._env: aviary.Environment[Any] | None = None
+        self._exits = AsyncExitStack()
         self.tools: tuple[Tool, ...] = ()
-        self._accepted: list[dict[str, Any]] = []  # the arguments of the call that was checked
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        if self._env is not None:
-            await self._env.close()
+        await self._exits.aclose()
 
     async def reset(self, task: Task, seed: int) -> Sequence[Message]:
         """Make the task's environment and start it; the member's `seed` isn't used."""
+        await self._exits.aclose()  # an earlier task's
         self._env = self._make(task)
+        self._exits.push_async_callback(self._env.close)
         messages, tools = await self._env.reset()
-        self.tools = tuple(self._checking(each) for each in tools)
+        self.tools = tuple(_described(each) for each in tools)
         return [_message(each) for each in messages]
 
     async def step(self, message: Message) -> StepResult:
         """Let the environment run the right calls of a turn, or answer a turn without any."""
-        right: list[aviary.ToolCall] = []
-        answers: list[Message] = []
-        for call in message.tool_calls:
-            checked = await answer_call(call, self.tools)
-            if checked.is_error:
-                told = checked.content
-                answers.append(Message("tool", told, name=call.name, tool_call_id=call.id))
-            else:
-                arguments = self._accepted.pop()
-                function = aviary.ToolCallFunction(name=call.name, arguments=arguments)
-                right.append(aviary.ToolCall(id=call.id or f"{len(right)}", function=function))
-        if answers and not right:
+        checked = [
+            (call, await checked_arguments(call, self.tools)) for call in message.tool_calls
+        ]
+        right = [_call(call, given) for call, given in checked if isinstance(given, dict)]
+        wrong = [(call, told) for call, told in checked if isinstance(told, ToolResult)]
+        answers = as_messages([call for call, _ in wrong], [told for _, told in wrong])
+        if wrong and not right:
             return StepResult(tuple(answers))
-        assert self._env is not None, "reset comes first"
         said = aviary.Message(role="assistant", content=message.content)
         if right:
             said = aviary.ToolRequestMessage(content=message.content, tool_calls=right)
@@ -67,26 +65,24 @@ class AviaryEnv:
         shown = () if over else (*answers, *(_message(each) for each in news))
         return StepResult(shown, float(reward), terminated=done, truncated=truncated)
 
-    def _checking(self, tool: aviary.Tool) -> Tool:
-        """Return a tool that accepts what is right by the schema, and runs nothing."""
 
-        async def accept(**arguments: Any) -> str:
-            self._accepted.append(arguments)
-            return ""
-
-        info = tool.info
-        schema = info.parameters.model_dump(exclude_none=True) if info.parameters else {}
-        return described_tool(info.name, info.description, schema, accept)
-
-
-def describe_aviary_tools(
-    make: Callable[[Task], aviary.Environment[Any]], task: Task
-) -> tuple[Tool, ...]:
+def describe_aviary_tools(make: Make, task: Task) -> tuple[Tool, ...]:
     """Start one task, before a run, and return its tools as `EnvSpec.tools` tells of them."""
     env = AviaryEnv(make)
     with LoopEnv(lambda: env) as loop:
         loop.reset(task, 0)
     return env.tools
+
+
+def _described(tool: aviary.Tool) -> Tool:
+    info = tool.info
+    schema = info.parameters.model_dump(exclude_none=True) if info.parameters else {}
+    return described_tool(info.name, info.description, schema)
+
+
+def _call(call: ToolCall, arguments: dict[str, Any]) -> aviary.ToolCall:
+    function = aviary.ToolCallFunction(name=call.name, arguments=arguments)
+    return aviary.ToolCall(id=call.id or call.name, function=function)
 
 
 def _message(message: aviary.Message) -> Message:

@@ -1,60 +1,37 @@
-"""Gymnasium's environments as conversations: two functions of yours translate.
+"""Gymnasium's environments as conversations, in words of yours or in ready-made ones.
 
 Invariant: `task.data["seed"]` decides the start and all chance, so the members of a group meet the
 same world. The text of an action that can't be read changes nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from numbers import Real
+from typing import Any, Self
+
+import gymnasium
 
 from ..base import StepResult, Task
 from ..messages import Message
-
-
-class GymEnv(Protocol):
-    """What is used of a `gymnasium.Env`."""
-
-    def reset(self, *, seed: int | None = None) -> tuple[Any, Mapping[str, Any]]:
-        """Start; return an observation and more information."""
-        ...
-
-    def step(self, action: Any, /) -> tuple[Any, Any, bool, bool, Mapping[str, Any]]:
-        """Act; return observation, reward, terminated, truncated and more information."""
-        ...
-
-    def close(self) -> None:
-        """Let everything go."""
-        ...
+from ..spec import EnvSpec
+from .gymnasium_words import ready_words
+from .seeded import Words, seeded_spec
 
 
 class GymnasiumEnv:
-    """A `SyncEnv` of a Gymnasium environment; for `in_processes` or `in_threads`.
+    """A `SyncEnv`, for `in_processes` or `in_threads`. Tasks are `Task(id, {"seed": number})`.
 
-    Tasks are `Task(id, {"seed": number})`. Rewards, `terminated`, `truncated` and the numbers of
-    `info` are Gymnasium's.
+    Rewards, `terminated`, `truncated` and the numbers of `info` are Gymnasium's.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], GymEnv],
-        *,
-        describe: Callable[[Any], str],
-        parse: Callable[[str], Any],
-        hint: str = "That is no action.",
-    ):
-        """Args:
-        make: makes the environment, for example `partial(gymnasium.make, "Taxi-v3")`.
-        describe: an observation in words.
-        parse: the action that a turn names; None if it names none.
-        hint: the answer to that; the environment isn't stepped.
-        """
-        self._make = make
-        self._describe = describe
-        self._parse = parse
-        self._hint = hint
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], words: Words | None = None):
+        """`make` is such as `partial(gymnasium.make, "Taxi-v4")`; None: see `ready_words`."""
+        self._make, self._given = make, words
 
     def __enter__(self) -> Self:
         self._env = self._make()
+        self._words = self._given or ready_words(self._env)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -63,19 +40,28 @@ class GymnasiumEnv:
     def reset(self, task: Task, seed: int) -> Sequence[Message]:
         """Start the world of the task's seed; the member's `seed` isn't used."""
         observation, _ = self._env.reset(seed=task.data["seed"])
-        return [Message("user", self._describe(observation))]
+        return [Message("user", self._words.rules + self._words.describe(observation))]
 
     def step(self, message: Message) -> StepResult:
         """Take the action that the policy names."""
-        action = self._parse(message.content)
+        action = self._words.act(message.content)
         if action is None:
-            return StepResult((Message("user", self._hint),))
-        observation, reward, terminated, truncated, info = self._env.step(action)
+            return StepResult((Message("user", self._words.hint),))
+        observation, reward, terminated, truncated, more = self._env.step(action)
         over = bool(terminated or truncated)
-        return StepResult(
-            messages=() if over else (Message("user", self._describe(observation)),),
-            reward=float(reward),
-            terminated=bool(terminated),
-            truncated=bool(truncated),
-            info={name: float(x) for name, x in info.items() if isinstance(x, int | float)},
-        )
+        shown = () if over else (Message("user", self._words.describe(observation)),)
+        info = {name: float(x) for name, x in more.items() if isinstance(x, Real)}
+        info = {name: x for name, x in info.items() if math.isfinite(x)}
+        return StepResult(shown, float(reward), bool(terminated), bool(truncated), info)
+
+
+def spec(name: str, *, best_reward: float = math.nan, **settings: Any) -> EnvSpec:
+    """Return the `EnvSpec` of an environment with ready-made words.
+
+    Raises:
+      Exception: what Gymnasium raises where it has no such name or settings.
+    """
+    make = partial(GymnasiumEnv, partial(gymnasium.make, name, **settings))
+    with make():
+        pass  # else each episode of a run would raise it
+    return seeded_spec(make, name, best_reward=best_reward)

@@ -14,7 +14,7 @@ from mcp.types import INVALID_PARAMS, CallToolResult
 from mcp.types import Tool as ListedTool
 
 from ..tools import Tool, ToolError
-from .described import described_tool
+from .described import described_tool, sendable
 
 
 @asynccontextmanager
@@ -55,7 +55,7 @@ def describe_mcp_tools(server: str | StdioServerParameters) -> tuple[Tool, ...]:
 def _tool(client: Client, listed: ListedTool, deadline_seconds: float | None) -> Tool:
     async def call(**arguments: Any) -> str:
         try:
-            result = await client.call_tool(listed.name, arguments)
+            result = await client.call_tool(listed.name, sendable(arguments))
         except MCPError as error:
             if error.code == INVALID_PARAMS:
                 raise ToolError(str(error)) from error

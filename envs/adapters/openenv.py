@@ -6,19 +6,27 @@ server's schema refuses is an answer that the policy reads; every other error fa
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Self
 
-from trio_websocket import HandshakeError, WebSocketConnection, open_websocket_url
+import trio_websocket
 
 from ..base import StepResult, Task
 from ..messages import Message
+from .described import sendable
 
 Json = Mapping[str, Any]
+
+# A server that doesn't agree to the end of a connection is left after this time.
+_LIMITS: Mapping[str, Any] = {"max_message_size": 1 << 24, "disconnect_timeout": 2.0}
 
 
 class OpenEnvError(RuntimeError):
     """The server couldn't do what it was asked to."""
+
+
+class _Refused(OpenEnvError):
+    """What it was asked to hasn't the form that it takes."""
 
 
 class OpenEnvClient:
@@ -34,7 +42,6 @@ class OpenEnvClient:
         describe: Callable[[Json], str],
         act: Callable[[Message], Json | None],
         hint: str = "That is no action.",
-        max_message_bytes: int = 1 << 24,
     ) -> None:
         """Args:
         url: of the server, for example "ws://localhost:8000".
@@ -46,19 +53,19 @@ class OpenEnvClient:
         self._describe = describe
         self._act = act
         self._hint = hint
-        self._max_message_bytes = max_message_bytes
         self._exits = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        opening = open_websocket_url(self._url, max_message_size=self._max_message_bytes)
+        opening = trio_websocket.open_websocket_url(self._url, **_LIMITS)
         try:
-            self._connection: WebSocketConnection = await self._exits.enter_async_context(opening)
-        except (HandshakeError, OSError) as error:
+            self._connection = await self._exits.enter_async_context(opening)
+        except (trio_websocket.HandshakeError, OSError) as error:
             raise OpenEnvError(f"can't connect to {self._url}; is the server running?") from error
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self._exits.aclose()
+        with suppress(trio_websocket.DisconnectionTimeout):
+            await self._exits.aclose()
 
     async def reset(self, task: Task, seed: int) -> Sequence[Message]:
         """Start the task's episode; the member's `seed` isn't used.
@@ -66,9 +73,8 @@ class OpenEnvClient:
         Raises:
           OpenEnvError: where the server answers with an error.
         """
-        kind, data = await self._ask("reset", task.data)
-        _require(kind == "observation", data)
-        return [Message("user", self._describe(data["observation"]))]
+        told = await self._ask("reset", task.data)
+        return [Message("user", self._describe(told["observation"]))]
 
     async def step(self, message: Message) -> StepResult:
         """Take the action that the policy names.
@@ -76,23 +82,22 @@ class OpenEnvClient:
         Raises:
           OpenEnvError: where the server answers with an error that isn't about the action's form.
         """
-        action = self._act(message)
-        if action is None:
+        try:
+            told = await self._ask("step", self._act(message))
+        except _Refused:
             return StepResult((Message("user", self._hint),))
-        kind, data = await self._ask("step", action)
-        if kind == "error" and data["code"] == "VALIDATION_ERROR":
-            return StepResult((Message("user", self._hint),))
-        _require(kind == "observation", data)
-        over = bool(data["done"])
-        shown = () if over else (Message("user", self._describe(data["observation"])),)
-        return StepResult(shown, float(data["reward"] or 0.0), terminated=over)
+        over = bool(told["done"])
+        shown = () if over else (Message("user", self._describe(told["observation"])),)
+        return StepResult(shown, float(told["reward"] or 0.0), terminated=over)
 
-    async def _ask(self, kind: str, data: Json) -> tuple[str, Json]:
-        await self._connection.send_message(json.dumps({"type": kind, "data": dict(data)}))
+    async def _ask(self, kind: str, data: Json | None) -> Json:
+        if data is None:
+            raise _Refused
+        asked = sendable({"type": kind, "data": dict(data)})
+        await self._connection.send_message(json.dumps(asked))
         answer = json.loads(await self._connection.get_message())
-        return answer["type"], answer["data"]
-
-
-def _require(condition: bool, data: Json) -> None:
-    if not condition:
-        raise OpenEnvError(f"the server answers: {data.get('message', data)}")
+        told: Json = answer["data"]
+        if answer["type"] == "observation":
+            return told
+        error = _Refused if told.get("code") == "VALIDATION_ERROR" else OpenEnvError
+        raise error(f"the server answers: {told.get('message', told)}")

@@ -1,45 +1,53 @@
 """Questions of reasoning-gym's seeded datasets, one turn each, scored by their own scorers.
 
-Invariant: a question is a function of the dataset's settings and of the task's seed.
+Invariant: a question is a function of the dataset's settings and of the task's seed. A score is
+the scorer's; where that raises, there is none (`RewardFailed`).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 import reasoning_gym
+from reasoning_gym.utils import extract_answer
 
-from ..base import StepResult, Task
+from ..base import EnvironmentBroken, RewardFailed, StepResult, Task
 from ..messages import Message
+from ..spec import EnvSpec
+from .seeded import seeded_spec
 
-_STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+# Their scorers evaluate the answer, whatever Python it is.
+RUN_ANSWERS = {
+    "binary_matrix", "countdown", "intermediate_integration", "n_queens", "puzzle24",
+    "polynomial_multiplication", "simple_integration", "spiral_matrix", "string_insertion",
+}  # fmt: skip
 
 
 class ReasoningGymEnv:
     """A `SyncEnv` of one dataset, for `in_processes`. Tasks are `Task(id, {"seed": number})`.
 
     The reward is the scorer's, 0 to 1; `success` is a reward of 1. Many scorers give part of the
-    reward to an answer that contains the right one. An answer on which a scorer stumbles, as some
-    do on text where they expect a number, is worth 0, with `unscored` 1 in `info`.
+    reward to an answer that contains the right one.
     """
 
     def __init__(
         self,
         dataset: str,
         *,
-        read: Callable[[str], str] = str.strip,
-        hint: str = "",
+        read: Callable[[str], str | None] = extract_answer,
+        hint: str = "Put your answer between <answer> and </answer>.",
         settings: dict[str, Any] | None = None,
+        allow_unsafe: bool = False,
     ) -> None:
         """Args:
         dataset: its name, for example "chain_sum".
-        read: finds the answer in the policy's turn; `last_line` where it may think aloud.
-        hint: said after the question, for example how to answer.
+        read: finds the answer in the policy's turn; None where there is none.
+        hint: said after the question.
         settings: of the dataset, for example `{"min_terms": 2}`.
+        allow_unsafe: also the datasets whose scorers run the answer as Python, in this process.
         """
-        self._dataset = dataset
-        self._read = read
-        self._hint = hint
-        self._settings = settings or {}
+        self._make = partial(reasoning_gym.create_dataset, dataset, size=1, **(settings or {}))
+        self._read, self._hint, self._allow_unsafe = read, hint, allow_unsafe
 
     def __enter__(self) -> Self:
         return self
@@ -49,29 +57,31 @@ class ReasoningGymEnv:
 
     def reset(self, task: Task, seed: int) -> Sequence[Message]:
         """Ask the question of the task's seed; the member's `seed` isn't used."""
-        self._questions = reasoning_gym.create_dataset(
-            self._dataset, size=1, seed=task.data["seed"], **self._settings
-        )
+        self._questions = self._make(seed=task.data["seed"])
         self._entry = self._questions[0]
-        text = self._entry["question"]
-        return [Message("user", f"{text}\n{self._hint}" if self._hint else text)]
+        self._name = self._entry["metadata"]["source_dataset"]  # one of a mixture's
+        if self._name in RUN_ANSWERS and not self._allow_unsafe:
+            raise EnvironmentBroken(
+                f"the scorer of {self._name} runs answers as Python, and may do what the run may; "
+                "set allow_unsafe=True if the policy may, too"
+            )
+        return [Message("user", f"{self._entry['question']}\n{self._hint}".strip())]
 
     def step(self, message: Message) -> StepResult:
         """Score the answer."""
         answer = self._read(message.content)
         try:
             reward = float(self._questions.score_answer(answer, self._entry))
-        except _STUMBLES:
-            return StepResult(terminated=True, info={"success": 0.0, "unscored": 1.0})
-        info = {"success": float(reward == 1), "unscored": 0.0}
-        return StepResult(reward=reward, terminated=True, info=info)
+        except Exception as error:  # a scorer may raise anything
+            raise RewardFailed(
+                f"the scorer of {self._name} raised {type(error).__name__}: {error}, for "
+                f"{answer!r:.100}; let `read` return None for what hasn't the form of an answer"
+            ) from error
+        return StepResult((), reward, terminated=True, info={"success": float(reward == 1)})
 
 
-def last_line(text: str) -> str:
-    r"""Return the last line that isn't blank.
-
-    Example:
-      >>> last_line("2 and 3 are 5\n5\n")
-      '5'
-    """
-    return (text.strip().splitlines() or [""])[-1].strip()
+def spec(dataset: str, **options: Any) -> EnvSpec:
+    """Return the `EnvSpec` of a dataset; options as of `ReasoningGymEnv`."""
+    if dataset not in reasoning_gym.factory.DATASETS:
+        raise ValueError(f"reasoning-gym has no dataset {dataset!r}")
+    return seeded_spec(partial(ReasoningGymEnv, dataset, **options), dataset)

@@ -6,12 +6,15 @@ into processes of their own: `in_processes`, never `in_threads`.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 import textarena
 
 from ..base import StepResult, Task
 from ..messages import Message
+from ..spec import EnvSpec
+from .seeded import seeded_spec
 
 
 class TextArenaEnv:
@@ -76,3 +79,10 @@ class TextArenaEnv:
         own = state.current_player_id
         news = state.get_current_player_observation()
         return "\n".join(text for sender, text, _ in news if sender != own)
+
+
+def spec(game: str, **options: Any) -> EnvSpec:
+    """Return the `EnvSpec` of a game; options as of `TextArenaEnv`."""
+    if game not in textarena.envs.registration.ENV_REGISTRY:
+        raise ValueError(f"TextArena has no game {game!r}")
+    return seeded_spec(partial(TextArenaEnv, game, **options), game)

@@ -32,7 +32,7 @@ def test_builtin_names_and_paths(user_module: str) -> None:
 def test_a_wrong_name_says_what_to_use(user_module: str) -> None:
     messages = {
         "calculater": "did you mean 'calculator'",
-        "zzz": "use calculator, code, frozen_lake, .*, search, or package.module:attribute",
+        "zzz": "use calculator, code, frozen_lake, .*, search, .*, or package.module:attribute",
         ":spec": "unknown env.name",
         ".relative:spec": "unknown env.name '.relative:spec'",
         "no_such_package.module:spec": "can't be imported: ModuleNotFoundError: No module named",
@@ -42,6 +42,19 @@ def test_a_wrong_name_says_what_to_use(user_module: str) -> None:
     for name, message in messages.items():
         with pytest.raises(ValueError, match=message):
             load_env(name)
+
+
+def test_a_library_that_is_not_there_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)  # whether it is there or not
+    monkeypatch.delitem(sys.modules, "headrace.envs.adapters.reasoning_gym", raising=False)
+    install = r"'reasoning_gym/chain_sum': .*; pip install 'headrace\[reasoning-gym\]'$"
+    with pytest.raises(ValueError, match=install):
+        load_env("reasoning_gym/chain_sum")
+    for unknown in ("gymnasium/", "/chain_sum", "gym/Taxi-v4"):
+        with pytest.raises(
+            ValueError, match=r"unknown env\.name .* gymnasium/\.\.\., reasoning_gym"
+        ):
+            load_env(unknown)
 
 
 @pytest.mark.parametrize("error", ["SystemExit(3)", "SyntaxError('odd')", "KeyError('odd')"])
@@ -76,6 +89,9 @@ def test_every_public_name_is_a_re_export() -> None:
 
 OPTIONAL = {  # extras, each inside a module of its own
     "adapters/aviary.py": "aviary",
+    "adapters/gymnasium.py": "gymnasium",
+    "adapters/gymnasium_words.py": "gymnasium",
+    "adapters/toy_text.py": "gymnasium",
     "adapters/mcp.py": "mcp",
     "adapters/openenv.py": "trio_websocket",
     "adapters/reasoning_gym.py": "reasoning_gym",

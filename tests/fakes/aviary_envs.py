@@ -14,9 +14,10 @@ class Sums(Environment):
     def __init__(self, left: int, right: int) -> None:
         self._left, self._right = left, right
         self._done, self._steps = False, 0
+        self._closed = False
         self.tools = [
             Tool.from_function(function, allow_empty_param_descriptions=True)
-            for function in (self.add, self.answer, self.fail)
+            for function in (self.add, self.answer, self.fail, self.hang)
         ]
 
     async def add(self, left: int, right: int) -> str:
@@ -36,6 +37,12 @@ class Sums(Environment):
         """Raise."""
         raise OSError("no disk")
 
+    async def hang(self) -> str:
+        """Take very long."""
+        import asyncio  # noqa: PLC0415
+
+        await asyncio.sleep(600.0)
+
     async def reset(self):
         return [
             Message(role="system", content="Use tools."),
@@ -49,6 +56,13 @@ class Sums(Environment):
         told = await self.exec_tool_calls(action)
         return told, float(self._done and self._right_answer), self._done, False
 
+    async def close(self) -> None:
+        if self._closed:
+            raise RuntimeError("closed twice")
+        self._closed = True
+
 
 def make_sums(task) -> Sums:
+    if task.data.get("reset") == "fails":
+        raise RuntimeError("no start")
     return Sums(2, 3)

@@ -17,6 +17,8 @@ async def session(request: WebSocketRequest) -> None:
             asked = json.loads(await connection.get_message())
         except ConnectionClosed:
             return
+        if asked["data"].get("text") == "hang":
+            await trio.sleep(30.0)
         await connection.send_message(json.dumps(echo.answer(asked["type"], asked["data"])))
 
 

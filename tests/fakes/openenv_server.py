@@ -2,6 +2,7 @@
 
 import random
 import sys
+import time
 
 import uvicorn
 from openenv.core.env_server.http_server import create_fastapi_app
@@ -38,6 +39,8 @@ class EchoEnvironment(Environment):
     def step(self, action, timeout_s=None, **options) -> EchoObservation:
         if action.text == "crash":
             raise RuntimeError("the engine is on fire")
+        if action.text == "hang":
+            time.sleep(30.0)
         self._steps += 1
         right = action.text == self._wanted
         over = right or self._steps == 3
@@ -49,5 +52,5 @@ class EchoEnvironment(Environment):
 
 
 if __name__ == "__main__":
-    app = create_fastapi_app(EchoEnvironment, EchoAction, EchoObservation, max_concurrent_envs=8)
+    app = create_fastapi_app(EchoEnvironment, EchoAction, EchoObservation, max_concurrent_envs=24)
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")

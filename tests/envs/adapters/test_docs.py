@@ -3,6 +3,7 @@
 import importlib
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,13 +11,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from headrace.envs import EnvSpec, check_env
+from headrace.envs import EnvSpec, check_env, load_env
 from tests.fakes.local_server import local_server
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
-EXAMPLE = r"^## ([^\n]+)\n(?:(?!^## ).)*?```python\n(.*?)```"
-EXAMPLES = dict(re.findall(EXAMPLE, PAGE, re.MULTILINE | re.DOTALL))
+SECTIONS = re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+EXAMPLES = [
+    (heading, code)
+    for heading, text in SECTIONS
+    for code in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+]
 NEEDED = {
     "Gymnasium": "gymnasium",
     "reasoning-gym": "reasoning_gym",
@@ -34,8 +39,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     monkeypatch.syspath_prepend(tmp_path)
     with ExitStack() as exits:
 
-        def load(heading: str) -> EnvSpec:
-            code = EXAMPLES[heading]
+        def load(heading: str, code: str) -> EnvSpec:
             if heading in SERVERS:
                 server = ROOT / "tests" / "fakes" / SERVERS[heading]
                 port = exits.enter_context(local_server(server))
@@ -48,13 +52,19 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
         yield load
 
 
-def test_every_library_has_one_example() -> None:
-    assert set(EXAMPLES) == set(NEEDED)
-    assert PAGE.count("```python") == len(NEEDED)
+def test_every_library_has_an_example() -> None:
+    assert {heading for heading, _ in EXAMPLES} == set(NEEDED)
+    assert PAGE.count("```python") == len(EXAMPLES)
 
 
-@pytest.mark.parametrize("heading", NEEDED)
-def test_an_example_keeps_the_protocol(heading: str, load) -> None:
+@pytest.mark.parametrize(("heading", "code"), EXAMPLES, ids=[heading for heading, _ in EXAMPLES])
+def test_an_example_keeps_the_protocol(heading: str, code: str, load) -> None:
     pytest.importorskip(NEEDED[heading])
-    spec = load(heading)
+    spec = load(heading, code)
     trio.run(check_env, spec.make, spec.tasks("train", 2, 0))
+
+
+def test_the_recipe_names_what_there_is() -> None:
+    pytest.importorskip("gymnasium")
+    (recipe,) = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert load_env(tomllib.loads(recipe)["env"]["name"]).tasks("train", 1, 0)

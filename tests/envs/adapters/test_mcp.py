@@ -3,7 +3,6 @@
 import math
 import sys
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,10 @@ import trio
 
 from headrace.envs import (
     Message,
-    StepResult,
     Task,
     ToolCall,
     ToolResult,
     answer_call,
-    answer_calls,
     check_env,
 )
 from tests.fakes.local_server import local_server
@@ -26,6 +23,7 @@ pytest.importorskip("mcp.server.mcpserver")  # of version 2
 from mcp import MCPError, StdioServerParameters
 
 from headrace.envs.adapters.mcp import describe_mcp_tools, mcp_tools
+from tests.fakes.mcp_env import AddEnv
 
 SERVER = Path(__file__).parents[2] / "fakes" / "mcp_server.py"
 STDIO = StdioServerParameters(command=sys.executable, args=[str(SERVER)])
@@ -112,29 +110,6 @@ def test_a_server_that_is_not_there_fails_the_opening() -> None:
         ask(StdioServerParameters(command="/no/such/program"))
     with pytest.raises(BaseExceptionGroup):
         ask("http://127.0.0.1:9/mcp")
-
-
-class AddEnv:
-    """Asks for a sum; a server's tools answer, an own one for each episode."""
-
-    def __init__(self, server) -> None:
-        self._server = server
-        self._exits = AsyncExitStack()
-
-    async def __aenter__(self):
-        self._tools = await self._exits.enter_async_context(mcp_tools(self._server))
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._exits.aclose()
-
-    async def reset(self, task: Task, seed: int) -> list[Message]:
-        return [Message("user", "What is 2 + 3?")]
-
-    async def step(self, message: Message) -> StepResult:
-        if not message.tool_calls:
-            return StepResult(reward=float(message.content == "5"), terminated=True)
-        return StepResult(tuple(await answer_calls(message.tool_calls, self._tools)))
 
 
 def test_an_environment_with_such_tools_keeps_the_protocol(url: str) -> None:

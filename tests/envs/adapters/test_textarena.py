@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import trio
 
-from headrace.envs import Message, StepResult, Task, check_env, in_processes
+from headrace.envs import Message, StepResult, Task, check_env, in_processes, load_env
 
 pytest.importorskip("textarena")
 
@@ -75,6 +75,12 @@ def test_another_player_has_its_turns_and_the_policy_is_player_0() -> None:
 def test_a_game_of_two_needs_an_opponent() -> None:
     with pytest.raises(ValueError, match="needs an opponent, got None"):
         TextArenaEnv("TicTacToe-v0", players=2)
+
+
+def test_a_recipe_names_it() -> None:
+    assert load_env("textarena/GuessTheNumber-v0").best_reward == 1.0
+    with pytest.raises(ValueError, match="TextArena has no game 'GuessTheNumbers-v0'"):
+        load_env("textarena/GuessTheNumbers-v0")
 
 
 def test_in_processes_it_keeps_the_protocol() -> None:
