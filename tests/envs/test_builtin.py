@@ -98,6 +98,7 @@ OPTIONAL = {  # extras, each inside a module of its own
     "adapters/textarena.py": "textarena",
     "rewards/mathematics.py": "math_verify",
     "sandbox/monty.py": "pydantic_monty",
+    "sandbox/monty_call.py": "pydantic_monty",
 }
 
 
