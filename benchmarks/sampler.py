@@ -59,7 +59,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--latency-seconds", type=float, help="of every tool; default: the workload's rule"
     )
     parser.add_argument("--requests", type=int, default=1000, help="random ones; 0 for none")
-    parser.add_argument("--decode-tokens", type=int, default=16, help="per dispatch")
+    parser.add_argument("--decode-tokens", type=int, default=32, help="per dispatch")
     parser.add_argument("--prefill-tokens", type=int, default=32, help="per row and dispatch")
     parser.add_argument("--prefill-lanes", type=int, default=32, help="per dispatch, at most")
     parser.add_argument("--peer", action="append", default=[], help="command of a peer's driver")

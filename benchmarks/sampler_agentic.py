@@ -18,7 +18,7 @@ from serving import Build, host_microseconds, serve
 from workload import SEED, Agentic, latency_seconds, observation, prompt
 
 ROWS = 8
-DECODE_TOKENS = 8  # half a turn: who comes late waits for half as long
+DECODE_TOKENS = 16  # a turn: half as many dispatches as with 8, but who comes late waits longer
 PREFILL_LANES = 4
 
 

@@ -30,8 +30,10 @@ class Form(NamedTuple):
 FEATURES_LAST = Form(-1, "rtd,dnh->rtnh", "rtnh,nhd->rtd", "rtd,df->rtf")
 # The sampler's: the stream [D, R, T], weights [outputs, inputs]. A decode step has few tokens
 # and many weights. XLA's CPU products pack or stride over their right operand, so the weights
-# are the left one, read in order: with 32 rows a step took a quarter less time.
-FEATURES_FIRST = Form(0, "nhd,drt->nhrt", "dnh,rtnh->drt", "fd,drt->frt")
+# are the left one, read in order: with 32 rows a step took a quarter less time. A sum over heads
+# (n) and their width (w) runs as both lie in memory, since einsum takes letters by the alphabet;
+# in any other order XLA turns the weights round in every step.
+FEATURES_FIRST = Form(0, "nwd,drt->nwrt", "dnw,rtnw->drt", "fd,drt->frt")
 
 
 def tokens_first(heads: jax.Array, form: Form) -> jax.Array:

@@ -226,7 +226,14 @@ class Scheduler:
         return PrefillDispatch(make_chunk(lanes, window, self._config), window)
 
     def next_decode(self, version: int) -> DecodeDispatch | None:
-        """Plan one decode dispatch of a version; None for no row. It must be carried out."""
+        """Plan one decode dispatch of a version, which must be carried out; None for no row.
+
+        None, too, while as many rows still need their prompts: a dispatch costs the same for
+        few rows as for many, so they come first, and all are served together.
+        """
+        waiting = sum(1 for _ in self._prefilling_of(version))
+        if waiting and waiting >= np.count_nonzero(self._rows.unfinished(version)):
+            return None
         self._constrain(version)
         served = self._rows.unfinished(version)
         count = int(np.count_nonzero(served))

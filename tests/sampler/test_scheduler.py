@@ -374,6 +374,19 @@ def test_each_token_is_prefilled_once_and_a_groups_prompt_once_for_all(
     assert run.engine.statistics().preemptions == run.device.state.extracted == 0
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+def test_prompts_come_first_while_as_many_rows_need_theirs_as_decode(rows: int) -> None:
+    run = Run(replace(EVEN, prefill_lanes=1))
+    for first in range(rows):
+        run.open(np.array([3 + first, 3], np.int32), 2)
+    steps = 0
+    while run.engine.statistics().dispatches == 0:
+        run.step()
+        steps += 1
+    assert steps == rows // 2 + 1  # each prefills one prompt
+    run.finish()
+
+
 @pytest.mark.parametrize(
     ("more_pages", "steps", "members", "length"),
     [(3, 6, 2, 17), (2, 2, 3, 20), (4, 5, 2, 20)],  # it is parked at 12, 12 and 16 positions
@@ -383,7 +396,8 @@ def test_a_group_shares_its_prompt_although_a_member_is_parked_in_the_middle_of_
 ) -> None:
     sizes = replace(EVEN, prefill_lanes=1)
     run = Run(replace(sizes, pages=sizes.fewest_pages + more_pages))
-    run.open(TEXTS[1, :2], NEVER_STOPS)
+    run.open(TEXTS[1, :2], NEVER_STOPS, version=0)
+    run.publish()  # so that it doesn't wait for the others' prompts
     for _ in range(steps):
         run.step()
     for _ in range(members):
