@@ -8,7 +8,6 @@ logprob and a version. Both hold because nothing here ever decodes, edits or rem
 
 from array import array
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,16 +97,19 @@ class TrajectoryBuilder:
 
     def finish(self, stop_reason: StopReason, *, seconds: float) -> Trajectory:
         """Freeze the record; its info is that of the last answer."""
-        rewarded = partial(
-            Trajectory,
-            rewards={"env": self._reward},
-            reward=self._reward,
-            stop_reason=stop_reason,
-            info=self._info,
-        )
-        earlier = tuple([rewarded(**sample.arrays()) for sample in self._earlier])
-        return rewarded(
-            **self._sample.arrays(), messages=self.messages, seconds=seconds, earlier=earlier
+        shared: dict[str, Any] = {
+            "rewards": {"env": self._reward},
+            "reward": self._reward,
+            "stop_reason": stop_reason,
+            "info": self._info,
+        }
+        earlier = tuple([Trajectory(**sample.arrays(), **shared) for sample in self._earlier])
+        return Trajectory(
+            **self._sample.arrays(),
+            **shared,
+            messages=self.messages,
+            seconds=seconds,
+            earlier=earlier,
         )
 
 
@@ -143,7 +145,8 @@ class _Sample:
             self.experts = completion.experts
 
     def arrays(self) -> dict[str, Any]:
-        versions = np.full(len(self.tokens), NO_VERSION, np.int32)
+        versions = np.empty(len(self.tokens), np.int32)
+        versions.fill(NO_VERSION)  # in half the time of `np.full`
         self._fill(versions, self.versions)
         logprobs = np.zeros(len(self.tokens), np.float32)
         self._fill(logprobs, self.logprobs)

@@ -61,7 +61,8 @@ class Workload:
 
     def breaks(self, member_seed: int) -> bool:
         """Return whether the episode's environment breaks."""
-        return uniform(member_seed, _FAILURE) < self.failure_probability
+        probability = self.failure_probability
+        return probability > 0 and uniform(member_seed, _FAILURE) < probability
 
 
 @dataclass(frozen=True)
