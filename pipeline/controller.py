@@ -15,7 +15,7 @@ import trio
 
 from ..envs.base import Task
 from .budgets import Budgets
-from .errors import PipelineStalled, stage
+from .errors import PipelineStalled, StageFailed, stage
 from .groups import ledger
 from .groups.members import MemberRule
 from .rollout import concurrency
@@ -102,8 +102,14 @@ class Controller:
                     await self._learn(evaluations)
                     self._end()
                 nursery.cancel_scope.cancel()
-        finally:
-            self._end()
+        except BaseException as error:
+            try:
+                self._end()
+            except StageFailed as later:
+                both = [error, later]
+                raise BaseExceptionGroup("a run that failed can't end in order", both) from error
+            raise
+        self._end()
         self._check_whole()
 
     def describe(self, now: float) -> list[str]:

@@ -85,8 +85,10 @@ class stage:  # noqa: N801 - reads as a keyword, as trio.fail_after does
         if isinstance(cause, Exception | EnvironmentBroken):
             if not isinstance(cause, StageFailed | ConfigError):
                 raise StageFailed(self._name, cause) from error
-        elif isinstance(cause, SystemExit | GeneratorExit) or _is_foreign(cause):
-            cause.add_note(f"in stage {self._name!r}")  # it passes, as whoever raised it wants
+            return
+        for leaf in leaves(cause):
+            if isinstance(leaf, SystemExit | GeneratorExit) or _is_foreign(leaf):
+                leaf.add_note(f"in stage {self._name!r}")  # it passes, as whoever raised it wants
 
 
 def _is_foreign(error: BaseException) -> bool:

@@ -107,9 +107,11 @@ class ForcedEnd:
                 f"the run can't end in order: after {self._after_seconds:g} s these still wait "
                 f"and don't let themselves be cancelled; ended by force\n  {lines}"
             )
-            self._last()
         finally:  # whatever a foreign name or a full disk does
-            os._exit(FORCED_EXIT_CODE)
+            try:
+                self._last()
+            finally:
+                os._exit(FORCED_EXIT_CODE)
 
 
 def end_without_threads(code: int, *, after_seconds: float) -> None:

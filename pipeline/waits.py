@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import trio
 
-from .errors import HeadraceError, stage
+from .errors import HeadraceError, describe, innermost, stage
 
 
 class DeadlineMissed(HeadraceError):
@@ -83,13 +83,19 @@ class Waits:
         self._open[wait] = None
         try:
             with stage(name):
-                with trio.move_on_after(deadline_seconds) as scope, no_strays():
-                    yield
+                missed = f"{what} took more than {deadline_seconds:g} s"
+                remedy = f"mend it, or raise {setting}"
+                scope = trio.move_on_after(deadline_seconds)
+                try:
+                    with scope, no_strays():
+                        yield
+                except Exception as error:
+                    if not scope.cancel_called:
+                        raise
+                    failed = f"{missed} and then failed: {describe(innermost(error))}"
+                    raise DeadlineMissed(f"{failed}; {remedy}") from error
                 if scope.cancelled_caught:
-                    raise DeadlineMissed(
-                        f"{what} took more than {deadline_seconds:g} s; mend it, or raise "
-                        f"{setting}"
-                    )
+                    raise DeadlineMissed(f"{missed}; {remedy}")
         finally:
             del self._open[wait]
 

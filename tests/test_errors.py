@@ -61,3 +61,10 @@ def test_a_broken_environment_is_its_stages_failure_and_other_base_exceptions_pa
         raise EnvironmentBroken("no host")
     with pytest.raises(SystemExit), stage("groups"):
         raise SystemExit
+
+
+def test_what_passes_a_stage_has_its_name_also_where_several_things_fail_at_once():
+    both = BaseExceptionGroup("tasks", [SystemExit(3), OSError("lost")])
+    with pytest.raises(BaseExceptionGroup), stage("groups"):
+        raise both
+    assert both.exceptions[0].__notes__ == ["in stage 'groups'"]

@@ -95,7 +95,7 @@ STUCK = """
 
     async def main():
         forced = ForcedEnd(
-            lambda now: ["episode 3.1: environment step"],
+            lambda now: [DESCRIBED],
             lambda: print("last words", flush=True),
             after_seconds=0.2,
         )
@@ -109,13 +109,25 @@ STUCK = """
 """
 
 
-def test_a_run_that_cannot_end_in_order_is_ended_by_force_and_says_why():
+def end_by_force(described):
     process = subprocess.run(
-        [sys.executable, "-c", "import trio.testing\n" + textwrap.dedent(STUCK)],
+        [
+            sys.executable, "-c",
+            "import trio.testing\n" + textwrap.dedent(STUCK).replace("DESCRIBED", described),
+        ],
         capture_output=True, text=True, timeout=60, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert process.returncode == FORCED_EXIT_CODE, process.stderr
+    return process
+
+
+def test_a_forced_end_writes_what_is_known_though_who_waits_cannot_be_told():
+    assert end_by_force("1 / 0").stdout == "last words\n"
+
+
+def test_a_run_that_cannot_end_in_order_is_ended_by_force_and_says_why():
+    process = end_by_force("'episode 3.1: environment step'")
     assert "can't end in order" in process.stderr
     assert "episode 3.1: environment step" in process.stderr
     assert process.stdout == "last words\n"

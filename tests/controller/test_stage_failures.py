@@ -178,6 +178,44 @@ def test_conformance_3_an_error_outside_exception_in_an_episode_ends_the_run(whe
     assert leaves(caught.value) == [error]
 
 
+def test_what_fails_as_a_consequence_hides_no_failure():
+    """Weights that are held in lockstep can't be given back once the learner has died."""
+    died = []
+
+    async def die(*arguments):
+        await trio.sleep(0.1)
+        died.append(arguments)
+        raise BROKEN
+
+    @contextmanager
+    def lost_with_the_learner(version):
+        yield
+        if died:
+            raise OSError("no device")
+
+    run = killed("learner", die, deterministic=True).replace(hold=lost_with_the_learner)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        run.go(deadline_seconds=DEADLINE)
+    assert [str(error) for error in leaves(caught.value)] == [
+        "stage 'learner' failed: OSError: disk full",
+        "stage 'sampler' failed: OSError: no device",
+    ]
+
+
+async def break_when_cancelled(*arguments):
+    try:
+        await trio.sleep_forever()
+    except trio.Cancelled:
+        raise OSError("interrupted") from None
+
+
+def test_an_error_with_which_a_stage_answers_its_deadline_does_not_hide_the_deadline():
+    failure = failure_of(killed("learner", break_when_cancelled), deadline_seconds=DEADLINE)
+    assert isinstance(failure.__cause__, DeadlineMissed)
+    assert "update 2 took more than 50 s and then failed: OSError: interrupted" in str(failure)
+    assert "--controller.update-deadline-seconds" in str(failure)
+
+
 def test_a_missed_deadline_says_what_was_waited_for_and_which_setting_to_raise():
     failure = failure_of(killed("learner", hang), deadline_seconds=DEADLINE)
     assert isinstance(failure.__cause__, DeadlineMissed)
