@@ -159,6 +159,10 @@ class OfflineJob:
                 await self._learn(learner, metrics)
         except* ConfigError:  # a row that can't be used; hours may have been learnt before
             await self._end(finish, learner)
+            self._view.note(
+                "what was learnt so far is saved; to go on without such rows: headrace resume "
+                f"{self._directory.path} --data.unusable skip --data.too-long skip"
+            )
             raise
         await self._end(finish, learner)
 

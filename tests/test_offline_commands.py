@@ -177,6 +177,9 @@ def test_a_row_that_is_bad_ends_the_run_and_says_where(tmp_path, capsys):
     assert "data.jsonl:101: no message of the assistant" in text
     assert json.loads((where / "summary.json").read_text())["updates"] < 7
     load_policy(where / "policy")  # what was learnt until then
+    assert run(["resume", str(where), "--data.unusable", "skip"]) == 0
+    summary = json.loads((where / "summary.json").read_text())
+    assert (summary["updates"], summary["rows"], summary["rows_skipped"]) == (7, 200, 2)
 
 
 @pytest.mark.slow

@@ -40,9 +40,9 @@ class MeshConfig:
           ConfigError: where this process has fewer.
         """
         devices, needed = jax.local_devices(), self.fsdp * self.tensor
-        most = f"at most the {len(devices)} devices of this process, divided by mesh.tensor"
+        most = f"at most {len(devices)}, the devices of this process"
         hint = "lower --mesh.fsdp or --mesh.tensor"
-        check(needed <= len(devices), "mesh.fsdp", self.fsdp, most, hint=hint)
+        check(needed <= len(devices), "mesh.fsdp times mesh.tensor", needed, most, hint=hint)
         used = tuple(devices[:needed])
         return Topology(used, used, self.tensor, self.tensor)
 

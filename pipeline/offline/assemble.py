@@ -234,7 +234,8 @@ def _teacher(recipe: OfflineRecipe, student: Policy) -> Policy | None:
 
 
 def _reader(recipe: OfflineRecipe, renderers: Renderers) -> Reader[Any]:
-    limits = recipe.learner.row_tokens, recipe.data.too_long
+    data = recipe.data
+    limits = recipe.learner.row_tokens, data.too_long, data.unusable
     if not isinstance(recipe, PreferRecipe):
         return Reader(partial(read_conversation, renderers=renderers), item_tokens, *limits)
     read = read_judged if recipe.preference.loss == "kto" else read_pair
@@ -269,6 +270,7 @@ def _try(source: Source | None, reader: Reader[Any]) -> None:
         return
     rows = [source[index] for index in range(min(CHECKED_ROWS, len(source)))]
     if not reader.take(rows).examples:
+        # Now with an error for a row that can't be read.
         tokens = [reader.longest(reader.read(row)) for row in rows]
         raise ConfigError(
             f"{rows[0].where} and the {len(rows) - 1} rows after it have {min(tokens)} tokens or "

@@ -36,6 +36,8 @@ class DataConfig:
     """A new order each epoch; otherwise that of the file."""
     too_long: Literal["skip", "error"] = "skip"
     """What to do about a row of more than learner.row_tokens tokens; skipped ones are counted."""
+    unusable: Literal["error", "skip"] = "error"
+    """What to do about a row that can't be used otherwise; skipped ones are counted, too."""
 
     def __post_init__(self) -> None:
         check(self.epochs > 0, "data.epochs", self.epochs, "> 0 and finite")

@@ -5,9 +5,9 @@ tools of a row are those that its renderer writes.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from ..errors import ConfigError
 from ..groups.packing import PackItem
@@ -19,6 +19,7 @@ from .rows import BadRow, Conversation, Row, conversation_of, judged_of, pair_of
 from .sft import render
 
 T = TypeVar("T", PackItem, Judged)
+OnRow = Literal["skip", "error"]
 
 RendererFor = Callable[[Sequence[ToolSchema]], Renderer]
 
@@ -59,7 +60,7 @@ class Taken(Generic[T]):
 
     Attributes:
       examples: in the rows' order.
-      skipped: how many rows were too long.
+      skipped: how many rows were left out.
     """
 
     examples: list[T]
@@ -75,22 +76,32 @@ class Reader(Generic[T]):
       longest: tokens of its longest sequence.
       row_tokens: T, the most that fit.
       too_long: whether a row that doesn't fit is skipped or an error.
+      unusable: the same of one that can't be read.
     """
 
     read: Callable[[Row], T]
     longest: Callable[[T], int]
     row_tokens: int
-    too_long: str
+    too_long: OnRow
+    unusable: OnRow = "error"
 
     def take(self, rows: Sequence[Row]) -> Taken[T]:
-        """Read rows; those that don't fit are left out and counted.
+        """Read rows; those that are skipped are left out and counted.
 
         Raises:
-          BadRow: for a row that can't be used.
+          BadRow: for a row that can't be used, where that is an error.
         """
-        examples = [(row, self.read(row)) for row in rows]
+        examples = [(row, example) for row in rows for example in self._read(row)]
         fitting = [example for row, example in examples if self._fits(row, self.longest(example))]
         return Taken(fitting, len(rows) - len(fitting))
+
+    def _read(self, row: Row) -> Iterator[T]:
+        """Yield the row's example, or nothing."""
+        try:
+            yield self.read(row)
+        except BadRow:
+            if self.unusable == "error":
+                raise
 
     def _fits(self, row: Row, tokens: int) -> bool:
         if tokens <= self.row_tokens:

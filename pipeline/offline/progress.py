@@ -12,7 +12,14 @@ from .sources import sha256_of
 # What may change between two processes of a run: nothing that is learnt depends on it, beyond
 # rounding. A file of rows is told by its digest, not by its path.
 _FREE_SECTIONS = ("checkpoint", "evaluate", "mesh")
-_FREE = ("data.path", "data.eval", "data.too_long", "run.compilation_cache", "run.save_policy")
+_FREE = (
+    "data.path",
+    "data.eval",
+    "data.too_long",
+    "data.unusable",
+    "run.compilation_cache",
+    "run.save_policy",
+)
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,7 @@ class Progress:
     Attributes:
       updates: taken so far.
       rows: that were learnt from.
-      rows_skipped: that were too long.
+      rows_skipped: that were too long or otherwise not usable.
       tokens: that a loss was on.
       loss_first: of the first update.
       loss_last: of the last one.

@@ -7,6 +7,7 @@ what is wrong with it, and what it should be.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from ...envs.messages import Message, Role, ToolCall
@@ -30,11 +31,30 @@ class Row:
 
     Attributes:
       where: its file and line, for people.
-      table: its content.
+      content: a table, or the JSON of one.
     """
 
     where: str
-    table: Table
+    content: Table | bytes
+
+    @cached_property
+    def table(self) -> Table:
+        """Its content.
+
+        Raises:
+          BadRow: where it is no JSON object.
+        """
+        if not isinstance(self.content, bytes):
+            return self.content
+        try:
+            table = json.loads(self.content.decode("utf-8-sig"))
+        except ValueError as error:  # of the encoding or of the JSON
+            raise BadRow(
+                self.where, f"not a JSON object: {error}; write one object a line"
+            ) from error
+        if not isinstance(table, dict):
+            raise BadRow(self.where, f"a row must be a JSON object, got {table!r:.80}")
+        return table
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ is one number. JSONL and array_record files stay on disk.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import ConfigError
-from .rows import BadRow, Row
+from .rows import Row
 
 FORMATS = (".jsonl", ".parquet", ".array_record")
 _BLOCK_BYTES = 2**24
@@ -87,7 +86,7 @@ class JsonlSource:
 
     def __getitem__(self, index: int, /) -> Row:
         where = f"{self._path}:{self._lines[index] + 1}"
-        return Row(where, _parsed(where, self._bytes[self._starts[index] : self._ends[index]]))
+        return Row(where, self._bytes[self._starts[index] : self._ends[index]].tobytes())
 
 
 class ParquetSource:
@@ -126,7 +125,7 @@ class ArrayRecordSource:
 
     def __getitem__(self, index: int, /) -> Row:
         where = f"{self._path}: record {index + 1}"
-        return Row(where, _parsed(where, self._records[index]))
+        return Row(where, bytes(self._records[index]))
 
 
 class Part:
@@ -168,16 +167,6 @@ def _after_newlines(content: Any) -> Iterator[int]:
     for start in range(0, len(content), _BLOCK_BYTES):
         block = content[start : start + _BLOCK_BYTES]
         yield from (start + 1 + np.flatnonzero(block == _NEWLINE)).tolist()
-
-
-def _parsed(where: str, content: Any) -> Mapping[str, Any]:
-    try:
-        table = json.loads(bytes(content).decode("utf-8-sig"))
-    except ValueError as error:  # of the encoding or of the JSON
-        raise BadRow(where, f"not a JSON object: {error}") from error
-    if not isinstance(table, dict):
-        raise BadRow(where, f"a row must be a JSON object, got {table!r:.80}")
-    return table
 
 
 def _without_none(value: Any) -> Any:

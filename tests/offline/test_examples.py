@@ -1,5 +1,6 @@
 """Rows become exactly the ids of a rollout, and only the assistant's turns are learnt."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -119,3 +120,13 @@ def test_rows_that_do_not_fit_are_counted_or_refused(too_long):
     else:
         with pytest.raises(BadRow, match=r"x:4: 8 tokens don't fit.*row_tokens \(7\)"):
             reader.take(rows)
+
+
+@pytest.mark.parametrize("bad", [b"{", {"prompt": "1"}, {"prompt": "x", "completion": "1"}])
+def test_rows_that_cannot_be_read_are_counted_or_refused(bad):
+    rows = [Row("x:1", {"prompt": "1", "completion": "2"}), Row("x:2", bad)]
+    reader = Reader(partial(read_conversation, renderers=PLAIN), item_tokens, 7, "skip")
+    with pytest.raises(BadRow, match="x:2: "):
+        reader.take(rows)
+    taken = replace(reader, unusable="skip").take(rows)
+    assert (len(taken.examples), taken.skipped) == (1, 1)

@@ -105,7 +105,10 @@ def test_each_device_has_its_part_of_the_state_after_an_update_too():
 @pytest.mark.parametrize(
     ("mesh", "message"),
     [
-        (MeshConfig(16, 1), "mesh.fsdp must be at most the 8 devices of this process"),
+        (
+            MeshConfig(16, 1),
+            "mesh.fsdp times mesh.tensor must be at most 8, the devices of this process, got 16",
+        ),
         (MeshConfig(3, 1), "mesh.fsdp must be a divisor of learner.microbatch_rows, 8, got 3"),
         (MeshConfig(1, 3), "mesh.tensor must be a divisor of the model's kv heads, 4, got 3"),
         (MeshConfig(1, 4), "mesh.tensor must be a divisor of the vocabulary's entries, 18"),

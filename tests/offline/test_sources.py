@@ -80,7 +80,7 @@ def test_a_bad_line_is_named(line, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"n": 0}\n' + line)
     with pytest.raises(BadRow, match=r"rows.jsonl:2: .*JSON object"):
-        open_source(path)[1]
+        assert open_source(path)[1].table
 
 
 def test_what_is_held_out_is_a_share_drawn_by_the_seed(jsonl):
