@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
 
 import pydantic_monty
 
@@ -23,11 +22,14 @@ from .supervisor.runner import read_small
 _NO_WAITING: pydantic_monty.OSPolicy = {"sleep": "zero"}  # its sleeps can't be cut short
 _NO_VALUE = "\n\nNone"  # else the value of the last line is copied into this process
 _PIECE_BYTES, _PIECES_PER_SECOND = 64, 250  # how outputs are counted, and how often they come
-_SECRETS = 1 << 20  # bytes of memory by which a limit is less than was asked for
+_SECRET_BITS = 20  # of the bytes by which a limit of memory is less than was asked for
+_NOTED_SECONDS = 0.001  # of a shorter call the memory isn't looked up, which would take as long
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _FROM_OUTSIDE = re.compile(
     r"while sending a request|\(signal: \d+ \((?:SIGKILL|SIGTERM|SIGINT|SIGHUP)\)\)$"
 )
+
+_End = tuple[Status, str, str]  # a status, its cause, and a traceback to show
 
 
 class MontyCall:
@@ -43,7 +45,7 @@ class MontyCall:
         self._pool = pool
         self._code = code + _NO_VALUE
         self._limits = limits
-        self._memory_bytes = limits.memory_bytes - secrets.randbelow(_SECRETS)
+        self._memory_bytes = limits.memory_bytes - secrets.randbits(_SECRET_BITS)
         pieces = (
             int(_PIECES_PER_SECOND * limits.wall_seconds) + limits.output_bytes // _PIECE_BYTES
         )
@@ -55,28 +57,20 @@ class MontyCall:
         self._stopped: tuple[Status, str] | None = None
         self._said_before: int | None = None
         self._cpu_before = 0.0
+        self._began = 0.0
         self._peak_bytes = 0
         self._cpu_seconds = 0.0
         self.result = Result("killed", exec_id=exec_id, cause="cancelled")
 
     def run(self) -> None:
         """Run the code until it ends or its worker is killed; in a thread."""
-        began = time.monotonic()
-        result = self._run()
+        self._began = time.monotonic()
+        status, cause, trace = self._run()
         with self._turn:
             self._is_over = True
         if self._stopped is not None:
             status, cause = self._stopped
-            result = replace(result, status=status, cause=cause, exit_code=None)
-        usage = Usage(
-            wall_seconds=time.monotonic() - began,
-            cpu_seconds=self._cpu_seconds,
-            peak_memory_bytes=self._peak_bytes,
-            processes_killed=int(self._stopped is not None),
-        )
-        truncated = result.truncated or result.status == "output_limit"
-        exec_id = self.result.exec_id
-        self.result = replace(result, exec_id=exec_id, usage=usage, truncated=truncated)
+        self.result = self._result(status, cause, trace)
 
     def stop(self, status: Status, cause: str) -> None:
         """End the call, if it hasn't ended, by killing its worker; it then ended so."""
@@ -103,7 +97,7 @@ class MontyCall:
         if says_too_much:
             self.stop("output_limit", "output limit")
 
-    def _run(self) -> Result:
+    def _run(self) -> _End:
         # The interpreter's clock counts what it runs for, which is less than what passes.
         bounds: pydantic_monty.ResourceLimits = {
             "max_feed_duration_secs": min(self._limits.cpu_seconds, self._limits.wall_seconds),
@@ -113,23 +107,23 @@ class MontyCall:
             with self._pool.checkout(limits=bounds, os_policy=_NO_WAITING) as session:
                 return self._feed(session)
         except (OSError, pydantic_monty.MontyError) as error:
-            return Result("infrastructure", cause=f"there is no worker: {error}")
+            return "infrastructure", f"there is no worker: {error}", ""
 
-    def _feed(self, session: pydantic_monty.MontySession) -> Result:
+    def _feed(self, session: pydantic_monty.MontySession) -> _End:
         worker = session.worker_pid  # not to be had while it works
         if worker is None or not self._hold(worker):
-            return Result("infrastructure", cause="there is no worker")
+            return "infrastructure", "there is no worker", ""
         try:
             session.feed_run(self._code, print_callback=self._output)
         except pydantic_monty.MontyCrashedError as error:
-            return self._result(*_judge_crash(error))
+            return *_judge_crash(error), ""
         except pydantic_monty.MontySyntaxError as error:
-            return self._result("error", "exit 1", trace=error.display())
+            return "error", "exit 1", error.display()
         except pydantic_monty.MontyRuntimeError as error:
-            return self._result(*self._judge(error), trace=error.display())
+            return *self._judge(error), error.display()
         finally:
             self._let_go(worker)
-        return self._result("ok", "exit 0")
+        return "ok", "exit 0", ""
 
     def _hold(self, worker: int) -> bool:
         """Let the worker be killed for this call; say whether the call is still wanted."""
@@ -148,6 +142,8 @@ class MontyCall:
     def _note_usage(self, worker: int) -> None:
         with suppress(OSError):  # it is gone; what was noted before stands
             self._cpu_seconds = _cpu_seconds(worker) - self._cpu_before
+            if self._cpu_seconds < _NOTED_SECONDS:
+                return
             pages = int(read_small(f"/proc/{worker}/statm").split()[1])
             self._peak_bytes = max(self._peak_bytes, pages * _PAGE_BYTES)
 
@@ -168,7 +164,7 @@ class MontyCall:
         is_cpu = self._limits.cpu_seconds <= self._limits.wall_seconds
         return "cpu limit" if is_cpu else "wall limit"
 
-    def _result(self, status: Status, cause: str, *, trace: str = "") -> Result:
+    def _result(self, status: Status, cause: str, trace: str) -> Result:
         texts = {"stdout": "", "stderr": ""}
         for stream, text in self._output.output:
             texts[stream] += text
@@ -183,8 +179,18 @@ class MontyCall:
             exit_code={"ok": 0, "error": 1}.get(status),
             stdout=stdout[:room],
             stderr=stderr[:room],
-            truncated=truncated,
+            truncated=truncated or status == "output_limit",
+            usage=self._usage(),
+            exec_id=self.result.exec_id,
             cause=cause,
+        )
+
+    def _usage(self) -> Usage:
+        return Usage(
+            wall_seconds=time.monotonic() - self._began,
+            cpu_seconds=self._cpu_seconds,
+            peak_memory_bytes=self._peak_bytes,
+            processes_killed=int(self._stopped is not None),
         )
 
 
