@@ -18,6 +18,7 @@ from typing import Any
 from . import cgroups
 from .host import Host
 from .instance import Instance
+from .judging import Evidence, judge
 from .loop import Loop
 from .runner import descendants, read_small
 from .wire import pack
@@ -25,7 +26,6 @@ from .wire import pack
 _READ_BYTES = 1 << 16
 _STOP_SECONDS = 1.0  # for the runner to end the program; then the sandbox is killed
 _LOOK_SECONDS = 0.1
-_USED = 0.8  # of a limit on time: the kernel enforces it by ticks, which are off by some per cent
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _OUTPUTS = ("stdout", "stderr")
 
@@ -62,7 +62,6 @@ class Call:
         Raises:
           OSError: if the kernel doesn't take the limits; nothing runs then.
         """
-        self._oom_before = self._instance.group.oom_kills()
         self._machine_oom_before = cgroups.oom_kills_of_the_machine()
         self._instance.group.limit(**self._host.group_limits(self._limits))
         self._done = done
@@ -191,7 +190,7 @@ class Call:
 
     def _result(self) -> dict[str, Any]:
         report = self._report or {}
-        status, cause = self._judge(report)
+        status, cause = judge(report, self._evidence())
         room = self._limits["output_bytes"]
         problem = str(report.get("problem", "")).encode()
         stdout, stderr = (bytes(self._outputs[name]) for name in _OUTPUTS)
@@ -211,48 +210,20 @@ class Call:
             },
         }
 
-    def _judge(self, report: Mapping[str, Any]) -> tuple[str, str]:
-        """Say how it ended: a status, and the cause in words."""
-        if self._stopped:
-            return _STOPPED[self._stopped]
-        if self._instance.group.oom_kills() > self._oom_before:
-            return "oom", "memory limit"
-        if not report:
-            return self._judge_death()
-        if report.get("problem"):
-            return "error", "it could not be started"
-        if report["why"] == "disk":
-            return "killed", "disk limit"
-        return self._judge_exit(int(report["exit"]), report)
-
-    def _judge_death(self) -> tuple[str, str]:
-        if self._host.can_die_from_inside:
-            return "killed", "the sandbox was destroyed"
-        return "infrastructure", f"the sandbox was killed from outside: {self._instance.problem}"
-
-    def _judge_exit(self, code: int, report: Mapping[str, Any]) -> tuple[str, str]:
-        used_its_time = report["own_cpu_seconds"] >= _USED * self._host.cpu_seconds(self._limits)
-        if code in (-signal.SIGXCPU, -signal.SIGKILL) and used_its_time:
-            return "timeout", "cpu limit"
+    def _evidence(self) -> Evidence:
+        is_counted = self._host.layout.memory is not None
+        was_killed = (self._report or {}).get("exit") == -signal.SIGKILL
         room_bytes = self._host.group_limits(self._limits)["memory_bytes"]
-        if code and self._host.layout.memory is None and report["peak_bytes"] > room_bytes:
-            return "oom", "memory limit"
-        if code == -signal.SIGKILL and (
-            cgroups.oom_kills_of_the_machine() > self._machine_oom_before
-        ):
-            return "infrastructure", "the machine ran out of memory"
-        if code < 0:
-            return "error", f"signal {-code}"
-        return "error" if code else "ok", f"exit {code}"
-
-
-_STOPPED: Mapping[str, tuple[str, str]] = {
-    "wall": ("timeout", "wall limit"),
-    "output": ("output_limit", "output limit"),
-    "memory": ("oom", "memory limit"),
-    "processes": ("killed", "process limit"),
-    "cancelled": ("killed", "cancelled"),  # or its sandbox was closed
-}
+        return Evidence(
+            stopped=self._stopped,
+            group_ran_out=self._instance.group.ran_out(),
+            machine_ran_out=was_killed
+            and cgroups.oom_kills_of_the_machine() > self._machine_oom_before,
+            died=self._instance.problem,
+            can_die_from_inside=self._host.can_die_from_inside,
+            memory_bytes=None if is_counted else room_bytes,
+            cpu_seconds=self._host.cpu_seconds(self._limits),
+        )
 
 
 def sealed(data: bytes) -> int:

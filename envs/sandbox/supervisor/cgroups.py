@@ -42,6 +42,8 @@ def find(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgrou
     return Layout(memory, pids, 1)
 
 
+_PEAK_V1 = "memory.max_usage_in_bytes"
+_BATCH_BYTES = 1 << 20  # by which a peak may stay below the limit: the kernel counts in batches
 _MEMORY_V1, _SWAP_V1 = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
 
 
@@ -88,6 +90,7 @@ class Group:
         parents = dict.fromkeys(p for p in (layout.memory, layout.pids) if p is not None)
         self._folders = [parent / name for parent in parents]
         self._memory = layout.memory / name if layout.memory else None
+        self._memory_bytes, self._counts_before = 0, (0, 0)
         self._pids = layout.pids / name if layout.pids else None
         for folder in self._folders:
             folder.mkdir()
@@ -107,20 +110,32 @@ class Group:
             (self._pids / "pids.max").write_text(str(processes))
         if self._memory is None:
             return
+        self._memory_bytes, self._counts_before = memory_bytes, self._oom_counts()
         if self._layout.version == 2:
             (self._memory / "memory.max").write_text(str(memory_bytes))
             self._write_if_there("memory.swap.max", "0")
         else:
+            self._write_if_there(_PEAK_V1, "0")
             self._write_if_there(_SWAP_V1, "-1")  # never below the limit that is set next
             (self._memory / _MEMORY_V1).write_text(str(memory_bytes))
             self._write_if_there(_SWAP_V1, str(memory_bytes))
 
-    def oom_kills(self) -> int:
-        """Return how many processes the kernel has killed for memory so far."""
-        if self._memory is None:
-            return 0
-        name = "memory.events" if self._layout.version == 2 else "memory.oom_control"
-        return _oom_kills(self._read(name))
+    def ran_out(self) -> bool:
+        """Whether the kernel has killed somebody in it, since `limit`, because of its limit.
+
+        Those that it kills because the machine has run out are counted in the same place, so the
+        limit must have been hit, too.
+        """
+        kills, hits = self._oom_counts()
+        kills_before, hits_before = self._counts_before
+        if self._layout.version == 2:
+            return kills > kills_before and hits > hits_before
+        peak_bytes = int(self._read(_PEAK_V1) or 0)  # there is no count of hits to rely on
+        return kills > kills_before and peak_bytes > self._memory_bytes - _BATCH_BYTES
+
+    def _oom_counts(self) -> tuple[int, int]:
+        events = self._read("memory.events" if self._layout.version == 2 else "memory.oom_control")
+        return _count(events, "oom_kill"), _count(events, "oom")
 
     def remove(self) -> None:
         """Kill what is left inside and remove the groups."""
@@ -141,13 +156,13 @@ class Group:
 def oom_kills_of_the_machine(counters: Path = Path("/proc/vmstat")) -> int:
     """Return how many processes the kernel has killed for memory, in all groups and in none."""
     with contextlib.suppress(OSError):
-        return _oom_kills(counters.read_text())
+        return _count(counters.read_text(), "oom_kill")
     return 0
 
 
-def _oom_kills(text: str) -> int:
+def _count(text: str, wanted: str) -> int:
     pairs = [line.split() for line in text.splitlines()]
-    return sum(int(value) for name, value in pairs if name == "oom_kill")
+    return sum(int(value) for name, value in pairs if name == wanted)
 
 
 def remove_all(layout: Layout, prefix: str) -> int:

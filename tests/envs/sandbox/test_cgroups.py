@@ -26,6 +26,7 @@ FILES = {
     "memory 1": {
         "memory.limit_in_bytes": "9223372036854771712",
         "memory.memsw.limit_in_bytes": "9223372036854771712",
+        "memory.max_usage_in_bytes": "0",
         "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
     },
     "pids 1": {"pids.max": "max"},
@@ -155,7 +156,7 @@ def test_a_machine_without_groups_has_none(tmp_path: Path) -> None:
     assert cgroups.find(tmp_path / "nothing", tmp_path / "own") == nothing
     group = Group(nothing, "headrace-x-1")
     group.limit(memory_bytes=1, processes=1)
-    assert group.oom_kills() == 0
+    assert not group.ran_out()
     group.remove()
 
 
@@ -167,10 +168,14 @@ def test_limits_of_version_2(unified: Layout) -> None:
     assert (folder / "memory.max").read_text() == str(1 << 28)
     assert (folder / "memory.swap.max").read_text() == "0"
     assert (folder / "pids.max").read_text() == "12"
-    assert group.oom_kills() == 0
-    events = (folder / "memory.events").read_text()
-    (folder / "memory.events").write_text(events.replace("oom_kill 0", "oom_kill 3"))
-    assert group.oom_kills() == 3
+    assert not group.ran_out()
+    events = folder / "memory.events"
+    events.write_text(events.read_text().replace("oom_kill 0", "oom_kill 3"))
+    assert not group.ran_out()  # the machine has run out of memory, and chose somebody here
+    events.write_text(events.read_text().replace("oom 2", "oom 3"))
+    assert group.ran_out()
+    group.limit(memory_bytes=1 << 28, processes=12)
+    assert not group.ran_out()  # nor is it the next call's
     group.enter()
     assert (folder / "cgroup.procs").read_text() == "0"  # the kernel reads it as the writer
     (folder / "cgroup.procs").write_text("")
@@ -204,7 +209,12 @@ def test_limits_of_version_1(divided: Layout, kernel: Kernel) -> None:
     assert (memory / "memory.memsw.limit_in_bytes").read_text() == str(1 << 28)
     assert (kernel.root / "pids" / "job" / "headrace-x-1" / "pids.max").read_text() == "12"
     (memory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 1\noom_kill 2\n")
-    assert group.oom_kills() == 2
+    assert not group.ran_out()  # the machine has run out of memory, and chose somebody here
+    (memory / "memory.max_usage_in_bytes").write_text(str((1 << 28) - 4096))
+    assert group.ran_out()
+    group.limit(memory_bytes=1 << 28, processes=12)
+    assert not group.ran_out()  # nor is it the next call's
+    assert (memory / "memory.max_usage_in_bytes").read_text() == "0"
     group.remove()
     assert not memory.exists()
 

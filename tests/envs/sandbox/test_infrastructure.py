@@ -90,6 +90,20 @@ def test_one_killed_between_calls_says_that_its_files_are_gone() -> None:
     trio.run(main)
 
 
+@pytest.mark.slow
+def test_without_walls_a_program_can_destroy_its_sandbox() -> None:
+    config = require("rlimit")
+
+    async def main() -> None:
+        async with open_sandbox(config) as box:
+            program = "import os, time; os.kill(os.getppid(), 9); time.sleep(60)"
+            result = await box.exec(program)
+            assert (result.status, result.workspace_lost) == ("killed", True)
+            assert (await box.exec("print('alive')")).stdout == b"alive\n"
+
+    trio.run(main)
+
+
 def test_a_worker_of_monty_killed_from_outside_is_a_fault_of_the_machine() -> None:
     config = require("monty")
 
