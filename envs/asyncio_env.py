@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, Self
 
-from .base import StepResult, Task
+from .base import StepResult, Task, innermost
 from .messages import Message
 from .processes import ProcessEnvs, in_processes, name_of
 
@@ -129,11 +129,9 @@ class LoopEnv:
     def _fail(self, future: Future[Any] | None) -> None:
         """Let the one who waits for a result have what ended the loop."""
         error = self._ended.exception() or RuntimeError("the environment's loop has ended")
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
         if future is not None:
             with suppress(InvalidStateError):  # it has its result
-                future.set_exception(error)
+                future.set_exception(innermost(error))
                 self._told = True
 
     async def _serve(self) -> None:

@@ -72,6 +72,13 @@ class RewardFailed(Exception):
         self.timed_out = timed_out
 
 
+def innermost(error: BaseException) -> BaseException:
+    """Unwrap groups of one exception, which nurseries make of each error."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
 class Env(Protocol):
     """One running conversation partner; a new one is made for each episode.
 

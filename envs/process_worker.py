@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from .base import EPISODE, EnvironmentBroken, RewardFailed, StepResult, Task
+from .base import EPISODE, EnvironmentBroken, RewardFailed, StepResult, Task, innermost
 from .messages import Message
 from .process_wire import HEADER, Answer, Call, Request, frame
 from .sandbox.audit import AuditLog, audit_to
@@ -106,13 +106,15 @@ class _Host:
             return frame(Answer("ok"))
         try:
             return self._make_call(request)
-        except EnvironmentBroken as error:
-            return frame(Answer("broken", str(error)))
-        except RewardFailed as error:  # the environment itself is well
-            return frame(Answer("unscored", str(error)[:_TEXT_CHARACTERS]))
         except BaseException as error:  # also SystemExit: the fault of one episode
+            cause = innermost(error)
+            if isinstance(cause, EnvironmentBroken):
+                return frame(Answer("broken", str(cause)))
             reusable = not self._left_something()
-            return frame(Answer("error", _describe(error), _details(), reusable=reusable))
+            if isinstance(cause, RewardFailed):  # the environment itself is well
+                text = str(cause)[:_TEXT_CHARACTERS]
+                return frame(Answer("unscored", text, reusable=reusable))
+            return frame(Answer("error", _describe(cause), _details(), reusable=reusable))
 
     def _start(self, make: bytes, max_result_bytes: int, audit: tuple[str, str] | None) -> None:
         if audit is not None:  # sandboxes that are opened here are recorded with the run's
@@ -208,8 +210,6 @@ def _check_size(call: Call, size: int, most: int) -> None:
 
 
 def _describe(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]  # nurseries make groups of each error
     return "".join(traceback.format_exception_only(error)).strip()[:_TEXT_CHARACTERS]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from ..envs.base import EnvironmentBroken
+from ..envs.base import innermost as innermost
 
 _KNOWN_MODULES = ("builtins", "trio")
 _LONGEST_TEXT = 2000
@@ -104,13 +105,6 @@ def describe(error: BaseException) -> str:
         why = type(worse).__name__
         return f"{type(error).__name__}, which fails to describe itself: {why}"
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} …"
-
-
-def innermost(error: BaseException) -> BaseException:
-    """Unwrap groups of one exception, which nurseries make of each error."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

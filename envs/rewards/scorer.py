@@ -6,6 +6,7 @@ name; no call outlives `score`.
 
 import inspect
 import math
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from functools import partial
 from itertools import islice
@@ -15,7 +16,7 @@ from typing import Any
 import trio
 from trio.lowlevel import RunVar
 
-from ..base import RewardFailed
+from ..base import RewardFailed, innermost
 from ..process_calls import CallTooSlow, ProcessFunction
 from ..worker_process import WorkerProcessError
 from .record import EpisodeRecord
@@ -148,7 +149,8 @@ class _Call:
             return self.failed(str(error))
         except Exception as error:  # foreign code may raise anything; it becomes the outcome
             await trio.lowlevel.checkpoint_if_cancelled()  # an answer to the run's own end
-            return self.failed(_describe(error))
+            # Not str(error), which may raise.
+            return self.failed(traceback.format_exception_only(innermost(error))[-1].strip())
 
     def failed(self, why: str, *, timed_out: bool = False) -> RewardFailed:
         """Return the failure of this reward."""
@@ -171,12 +173,6 @@ class _Call:
             limiter = trio.CapacityLimiter(self._reward.places)
             self._places.set(limiter)
             return limiter
-
-
-def _describe(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]  # nurseries make groups of each error
-    return f"{type(error).__name__}: {error}"
 
 
 async def _all(calls: Sequence[_Call], argument: Any, read: Callable[[Any], Any]) -> list[Any]:

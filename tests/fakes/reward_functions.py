@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from headrace.envs import EpisodeRecord
+from headrace.envs import EnvironmentBroken, EpisodeRecord
 
 
 def ask(episode: EpisodeRecord) -> str:
@@ -64,6 +64,11 @@ async def length_later(episode: EpisodeRecord) -> float:
 async def raises_in_a_nursery(episode: EpisodeRecord) -> float:
     async with trio.open_nursery():
         raise KeyError("here")
+
+
+async def breaks_in_a_nursery(episode: EpisodeRecord) -> float:
+    async with trio.open_nursery():
+        raise EnvironmentBroken("no judge")
 
 
 async def blocks_the_loop(episode: EpisodeRecord) -> float:

@@ -108,6 +108,9 @@ def test_what_costs_its_process_costs_nothing_else():
             assert told in outcome if isinstance(told, str) else told == outcome, name
             pids.append(await outcome_of(scorer, "process"))
         assert len(set(pids)) == len(pids)
+        with pytest.raises(BaseExceptionGroup) as broken:
+            await outcome_of(scorer, "breaks_in_a_nursery")
+        assert broken.group_contains(EnvironmentBroken, match="no judge")
 
     trio.run(main)
 
@@ -126,11 +129,16 @@ def test_async_functions_have_deadlines_and_may_raise_groups():
         async with trio.open_nursery():
             raise KeyError("here")
 
+    async def hidden(episode):
+        raise functions.Hidden
+
     with pytest.raises(RewardFailed, match=r"took more than 0\.01 s") as caught:
         score(Reward("slow", slow, deadline_seconds=0.01, in_loop=True))
     assert caught.value.timed_out
     with pytest.raises(RewardFailed, match="KeyError: 'here'"):
         score(Reward("raising", raising, in_loop=True))
+    with pytest.raises(RewardFailed, match="Hidden: <exception str"):
+        score(Reward("hidden", hidden, in_loop=True))
 
 
 def test_the_first_failed_reward_is_named_whatever_ends_first():
