@@ -16,7 +16,8 @@ from ..base import StepResult, Task
 from ..messages import Message
 from ..spec import EnvSpec
 from .gymnasium_words import ready_words
-from .seeded import Words, seeded_spec
+from .seeded import Words as Words
+from .seeded import seeded_spec
 
 
 class GymnasiumEnv:

@@ -4,8 +4,7 @@ from functools import partial
 
 import gymnasium
 
-from headrace.envs.adapters.gymnasium import GymnasiumEnv
-from headrace.envs.adapters.seeded import Words
+from headrace.envs.adapters.gymnasium import GymnasiumEnv, Words
 
 ACTIONS = {"left": 0, "down": 1, "right": 2, "up": 3}
 PATH = ("down", "down", "right", "right", "down", "right")  # of the map of 4 by 4
