@@ -15,6 +15,7 @@ from headrace.envs import (
     Task,
     check_env,
     in_processes,
+    in_threads,
     load_env,
 )
 
@@ -185,11 +186,16 @@ def test_an_action_is_taken_exactly_if_the_last_line_names_one(actions, text: st
     assert words.act("") is None
 
 
-def test_a_recipe_names_it(capsys) -> None:
-    for name in ("FrozenLake-v1", TAXI, FAKES + "Echo-v0"):
-        found = load_env(f"gymnasium/{name}")
-        assert math.isnan(found.best_reward)
-        trio.run(check_env, found.make, found.tasks("eval", 2, 0))
+@pytest.mark.parametrize("name", ["FrozenLake-v1", TAXI, FAKES + "Guess-v0"])
+def test_ready_made_ones_keep_the_protocol(name: str) -> None:
+    probes = [Message("assistant", text) for text in ("", "right", "south", "dropoff", "1", "x")]
+    trio.run(lambda: check_env(in_threads(ready(name)), TASKS, probes=probes))
+
+
+def test_a_recipe_names_it() -> None:
+    found = load_env(f"gymnasium/{FAKES}Echo-v0")
+    assert math.isnan(found.best_reward)
+    trio.run(check_env, found.make, found.tasks("eval", 2, 0))
     assert load_env("gymnasium/FrozenLake-v1").tasks("train", 2, 0)[0].data["seed"] % 2 == 0
     for wrong in ("FrozenLak-v1", "no.such.module:Lake-v0", ":", "Frozen Lake"):
         with pytest.raises(ValueError, match=r"env\.name 'gymnasium/.*: "):

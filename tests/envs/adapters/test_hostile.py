@@ -60,7 +60,7 @@ def gymnasium(exits: ExitStack) -> Library:
     from headrace.envs.adapters.gymnasium import GymnasiumEnv  # noqa: PLC0415
 
     own = partial(make, "tests.fakes.text_gym:Echo-v0")
-    made = in_processes(partial(GymnasiumEnv, own), processes=4)
+    made = in_processes(partial(GymnasiumEnv, own), processes=2)
     return Library(made, say("crash"), say("hang"))
 
 
@@ -69,7 +69,7 @@ def reasoning_gym(exits: ExitStack) -> Library:
     from headrace.envs.adapters.reasoning_gym import ReasoningGymEnv  # noqa: PLC0415
 
     ask = partial(ReasoningGymEnv, "chain_sum", read=harm.read)
-    make = in_processes(ask, processes=4, start_deadline_seconds=90)
+    make = in_processes(ask, processes=2, start_deadline_seconds=90)
     return Library(make, say("crash"), say("hang"))
 
 
@@ -78,7 +78,7 @@ def textarena(exits: ExitStack) -> Library:
     from headrace.envs.adapters.textarena import TextArenaEnv  # noqa: PLC0415
 
     play = partial(TextArenaEnv, "IteratedPrisonersDilemma-v0", players=2, opponent=harm.read)
-    make = in_processes(play, processes=4, start_deadline_seconds=90)
+    make = in_processes(play, processes=2, start_deadline_seconds=90)
     return Library(make, say("crash"), say("hang"))
 
 
@@ -87,7 +87,7 @@ def aviary(exits: ExitStack) -> Library:
     from headrace.envs.adapters.aviary import AviaryEnv  # noqa: PLC0415
     from tests.fakes.aviary_envs import make_sums  # noqa: PLC0415
 
-    make = in_asyncio(partial(AviaryEnv, make_sums), processes=4)
+    make = in_asyncio(partial(AviaryEnv, make_sums), processes=2)
     crash, hang = (Message("assistant", "", (ToolCall(name),)) for name in ("fail", "hang"))
     return Library(make, crash, hang)
 
