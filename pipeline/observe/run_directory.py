@@ -136,8 +136,17 @@ class RunDirectory:
         return self.path / _CONFIG
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write the resolved configuration; values that are None are left out."""
-        _write_whole(self.config_path, tomli_w.dumps(_without_none(config)))
+        """Write the resolved configuration; values that are None are left out.
+
+        It is a run's first file, so this is where a full disk shows.
+
+        Raises:
+          ConfigError: if it can't be written.
+        """
+        try:
+            _write_whole(self.config_path, tomli_w.dumps(_without_none(config)))
+        except OSError as error:
+            raise _unusable(self.path, error) from error
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, replacing this run's earlier one in one step."""
