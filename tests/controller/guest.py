@@ -58,8 +58,8 @@ class Guest:
             self._jump(seconds)
 
     def pass_time_to_deadline(self):
-        """Go on to the next deadline."""
-        if not self.over:
+        """Go on to the next deadline, if there is one."""
+        if not self.over and self._next_deadline_in < math.inf:
             self._jump(self._next_deadline_in)
 
     def cancel(self):
