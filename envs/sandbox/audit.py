@@ -125,22 +125,24 @@ def verify_log(path: Path) -> AuditReport:
       AuditError: at the first record that isn't what was written.
       OSError: if the file can't be read.
     """
-    previous, by_status, calls = _START, Counter[str](), 0
-    lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):
-        record = _parse(line, number)
-        claimed = record.pop("hash", None)
-        if record.get("previous") != previous or record.get("sequence") != number - 1:
-            raise AuditError(f"line {number}: it doesn't follow the line before it")
-        if claimed != digest(record):
-            raise AuditError(f"line {number}: its content doesn't match its hash")
-        previous = str(claimed)
-        if "status" in record:
-            by_status[str(record["status"])] += 1
-        else:
-            calls += 1
-    unended = calls - by_status.total()
-    return AuditReport(calls, by_status, unended, previous, is_torn=bool(lines[-1]))
+    previous, by_status, calls, is_torn = _START, Counter[str](), 0, False
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                is_torn = True
+                break
+            record = _parse(line, number)
+            claimed = record.pop("hash", None)
+            if record.get("previous") != previous or record.get("sequence") != number - 1:
+                raise AuditError(f"line {number}: it doesn't follow the line before it")
+            if claimed != digest(record):
+                raise AuditError(f"line {number}: its content doesn't match its hash")
+            previous = str(claimed)
+            if "status" in record:
+                by_status[str(record["status"])] += 1
+            else:
+                calls += 1
+    return AuditReport(calls, by_status, calls - by_status.total(), previous, is_torn)
 
 
 def audit_run(run_folder: Path) -> str:

@@ -7,9 +7,9 @@ Status = Literal[
     "ok",  # it ended by itself with exit code 0
     "error",  # it ended by itself with another code, or by a signal of its own making
     "timeout",  # of wall time or of CPU time
-    "oom",  # out of memory
+    "oom",  # out of memory, by the kernel's count
     "output_limit",  # it printed more than it may
-    "killed",  # cancelled, out of processes or disk, or it destroyed its own sandbox
+    "killed",  # cancelled, or out of processes or disk; without walls, it destroyed its sandbox
     "infrastructure",  # not the program's fault: never score it
 ]
 
@@ -21,7 +21,8 @@ class Usage:
     Attributes:
       wall_seconds: from the call's start to its end.
       cpu_seconds: of all its processes.
-      peak_memory_bytes: of its largest process; of all together where they are polled.
+      peak_memory_bytes: of its largest process; of all together where they are polled; of
+        `monty`'s worker.
       processes_killed: that were still there when it ended.
     """
 
