@@ -44,8 +44,10 @@ async def stop_on_signal(
         numbers.append(signal.SIGHUP)
     with trio.open_signal_receiver(*numbers) as signals:
         stop(signal.Signals(await anext(signals)))
-        with trio.CancelScope(shield=True):  # a shell may send the same signal twice
-            await trio.sleep(REPEATED_SIGNAL_SECONDS)
+        # A shell may send the same signal twice; what isn't taken would be raised again, and kill.
+        with trio.move_on_after(REPEATED_SIGNAL_SECONDS, shield=True):
+            async for _ in signals:
+                pass
     give_back()
     for number in numbers:
         signal.signal(number, signal.SIG_DFL)

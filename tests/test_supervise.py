@@ -66,6 +66,31 @@ def test_a_first_signal_stops_in_order(number):
     assert stopped == [number, "given back"]
 
 
+@pytest.mark.parametrize("number", STOPPING)
+def test_a_signal_that_is_sent_twice_at_once_is_one(number):
+    """Trio raises what its receiver leaves again, with the handler of before, which may kill."""
+    said, raised_again = [], []
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_on_signal, said.append, partial(said.append, "given back"))
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(2):
+                signal.raise_signal(number)
+                await trio.sleep(0.02)
+
+    before = {each: signal.getsignal(each) for each in STOPPING}
+    for each in STOPPING:
+        signal.signal(each, lambda *_: raised_again.append(number))
+    try:
+        trio.run(main)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert said == [number, "given back"]
+    assert raised_again == []
+
+
 def test_a_run_under_nohup_goes_on_when_its_terminal_is_closed():
     stopped = []
 
