@@ -99,6 +99,7 @@ class Box:
         self._require_open()
         job = _job(program, stdin, files or {})
         async with self._turn:
+            self._require_open()  # it may have been closed meanwhile
             self._calls += 1
             exec_id = f"{self._name}-{self._calls}"
             bounds = _bounds(limits or self._config.limits, deadline)

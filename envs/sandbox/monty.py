@@ -173,6 +173,9 @@ class MontyBox:
         self._is_closed = True
         if self._running is not None:
             self._running.stop("killed", "cancelled")
+            with trio.CancelScope(shield=True):  # its worker is dead, so this is soon
+                await self._take_turn()
+            self._turn.release()
 
     def _require_open(self) -> None:
         if self._is_closed:

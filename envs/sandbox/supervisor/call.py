@@ -6,6 +6,7 @@ that dies although nobody here ended it was ended from outside, which is no resu
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -63,11 +64,21 @@ class Call:
           OSError: if the kernel doesn't take the limits; nothing runs then.
         """
         self._machine_oom_before = cgroups.oom_kills_of_the_machine()
-        self._instance.group.limit(**self._host.group_limits(self._limits))
+        try:
+            self._instance.group.limit(**self._host.group_limits(self._limits))
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            self._stopped = "memory"  # files of earlier calls hold more than this one may use
+            done(self._result())
+            return
         self._done = done
         self._instance.on_message = self._heard
         self._instance.on_gone.append(self._lost)
-        self._send()
+        try:
+            self._send()
+        except OSError:  # no descriptor or memory is left for what it needs
+            self._instance.kill()
         self._after(self._limits["wall_seconds"], "wall")
         if self._host.is_polled:
             self._timers.append(self._loop.after(_LOOK_SECONDS, self._look))
@@ -92,16 +103,20 @@ class Call:
                 "disk_bytes": self._limits["disk_bytes"],
             }
         ).encode()
-        given = [sealed(head + blobs + self._job["code"]), sealed(self._job["stdin"])]
-        for name in _OUTPUTS:
-            self._pipes[name], end = os.pipe2(os.O_CLOEXEC)
-            os.set_blocking(self._pipes[name], False)
-            self._loop.watch(self._pipes[name], self._reader(name))
-            given.append(end)
-        self._instance.send({"op": "exec", "call": self._number, "head": len(head)}, given)
-        self._instance.send({"op": "go", "nonce": self._nonce})
-        for fd in given:
-            os.close(fd)
+        given = list[int]()
+        try:
+            given.append(sealed(head + blobs + self._job["code"]))
+            given.append(sealed(self._job["stdin"]))
+            for name in _OUTPUTS:
+                self._pipes[name], end = os.pipe2(os.O_CLOEXEC)
+                given.append(end)
+                os.set_blocking(self._pipes[name], False)
+                self._loop.watch(self._pipes[name], self._reader(name))
+            self._instance.send({"op": "exec", "call": self._number, "head": len(head)}, given)
+            self._instance.send({"op": "go", "nonce": self._nonce})
+        finally:
+            for fd in given:
+                os.close(fd)
 
     # While it runs.
 
@@ -186,6 +201,8 @@ class Call:
             return
         for timer in self._timers:
             timer.cancel()
+        self._instance.on_gone.remove(self._lost)
+        self._instance.forget_messages()
         done(self._result())
 
     def _result(self) -> dict[str, Any]:

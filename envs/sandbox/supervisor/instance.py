@@ -36,7 +36,8 @@ class Instance:
       problem: of one that has ended, what it said last, or how it ended.
       on_ready: called when it is ready, or gone before that.
       on_message: called with each message of the runner and its descriptors.
-      on_gone: called when nothing of it is left.
+      on_gone: called when nothing of it is left; take off what is no longer of interest, since an
+        instance may serve many calls.
     """
 
     def __init__(self, loop: Loop, host: Host, number: int) -> None:
@@ -103,6 +104,10 @@ class Instance:
         """Send one message to the runner; a runner that is gone will be noticed elsewhere."""
         with contextlib.suppress(OSError):
             socket.send_fds(self._channel, [json.dumps(message).encode()], fds or [])
+
+    def forget_messages(self) -> None:
+        """Hand messages to nobody until somebody else asks for them."""
+        self.on_message = _ignore
 
     def next_call(self) -> int:
         """Return a number that no call of this sandbox has had."""
@@ -171,7 +176,7 @@ class Instance:
         self.is_gone = True
         if not self.is_ready:
             self.on_ready()
-        for callback in self.on_gone:
+        for callback in tuple(self.on_gone):  # some take themselves off
             callback()
 
     def _kill_orphans(self) -> None:

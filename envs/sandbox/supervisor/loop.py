@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 
 Callback = Callable[[], None]
 _SUBREAPER = 36  # prctl
+_FEW_TIMERS = 256
 _LONGEST_WAIT_SECONDS = 1.0  # how soon the death of the parent is seen where nothing else says it
 
 
@@ -24,6 +25,11 @@ class Timer:
 
     def __init__(self, callback: Callback) -> None:
         self._callback: Callback | None = callback
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the call is still to be made."""
+        return self._callback is not None
 
     def cancel(self) -> None:
         """Never make the call."""
@@ -42,6 +48,7 @@ class Loop:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Timer]] = []
+        self._most_timers = _FEW_TIMERS
         self._order = itertools.count()
         self._children: dict[int, Callable[[int], None]] = {}
         self._running = True
@@ -66,6 +73,10 @@ class Loop:
 
     def after(self, seconds: float, callback: Callback) -> Timer:
         """Call back once, in so many seconds."""
+        if len(self._timers) > self._most_timers:  # mostly cancelled ones of calls that were quick
+            self._timers = [entry for entry in self._timers if entry[2].is_pending]
+            heapq.heapify(self._timers)
+            self._most_timers = 2 * len(self._timers) + _FEW_TIMERS
         timer = Timer(callback)
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), timer))
         return timer

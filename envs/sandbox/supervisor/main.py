@@ -175,16 +175,15 @@ class Supervisor:
         answer: Answer,
     ) -> None:
         given = [] if payload is None else [sealed(payload)]
-        pending = [heard]
 
         def once(message: dict[str, Any], fds: list[int]) -> None:
-            if pending:
-                pending.pop()(message, fds)
+            instance.forget_messages()
+            instance.on_gone.remove(lost)
+            heard(message, fds)
 
         def lost() -> None:
-            if pending:
-                pending.pop()
-                answer(_infrastructure(_LOST))
+            instance.on_gone.remove(lost)
+            answer(_infrastructure(_LOST))
 
         instance.on_message = once
         instance.on_gone.append(lost)

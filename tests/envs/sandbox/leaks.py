@@ -33,6 +33,12 @@ def descriptors_of(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
+def memory_of(pid: int) -> int:
+    """Return how many bytes a process has for itself."""
+    words = Path(f"/proc/{pid}/status").read_text().split()
+    return int(words[words.index("RssAnon:") + 1]) << 10
+
+
 def used() -> tuple[int, int, set[Path], set[Path]]:
     """What a leak would change: descriptors, processes (zombies, too), groups, folders."""
     return descriptors_of(os.getpid()), len(descendants(os.getpid())), groups(), folders()

@@ -3,9 +3,19 @@
 from dataclasses import replace
 
 import pytest
+import trio
 
+from headrace.envs.sandbox import open_sandbox
 from tests.envs.sandbox.exhaustions import ALL
-from tests.envs.sandbox.harness import SMALL, Check, Outcome, Outcomes, guarantees, run_checks
+from tests.envs.sandbox.harness import (
+    SMALL,
+    Check,
+    Outcome,
+    Outcomes,
+    guarantees,
+    require,
+    run_checks,
+)
 
 _RUNNER_BYTES = 32 << 20  # where memory is polled, it is the whole sandbox's
 _SAFE = ("violence-segfault", "violence-exit_code", "memory-slowly")
@@ -70,6 +80,24 @@ def test_where_memory_is_counted_the_kernel_says_that_it_ran_out(outcomes: Outco
         pytest.skip("no control group here, so a refused allocation is the program's own error")
     for name in ("memory-one_process", "memory-shared_pages"):
         assert outcomes[name].result.cause == "memory limit"
+
+
+def test_files_of_earlier_calls_count_as_memory() -> None:
+    config = require("bwrap")
+    if guarantees("bwrap").memory != "cgroup":
+        pytest.skip("no control group here, so memory is that of processes")
+    large = replace(SMALL, disk_bytes=128 << 20, file_bytes=128 << 20, memory_bytes=256 << 20)
+    small = replace(large, memory_bytes=16 << 20)
+
+    async def main() -> None:
+        async with open_sandbox(replace(config, limits=large, warm=0)) as box:
+            made = await box.exec("with open('x', 'wb') as file: file.write(bytes(10**8))")
+            assert made.status == "ok", made
+            result = await box.exec("print('never')", limits=small)
+            assert (result.status, result.cause) == ("oom", "memory limit"), result
+            assert (await box.exec("print('alive')")).stdout == b"alive\n"
+
+    trio.run(main)
 
 
 def test_what_is_left_behind_is_counted(outcomes: Outcomes) -> None:

@@ -1,14 +1,16 @@
 """After many calls everything is as it was: while the supervisor lives, and after the run."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 
 from headrace.envs.sandbox import AuditLog, Sandbox, SandboxConfig, audit_to, open_sandbox
+from headrace.envs.sandbox.supervisor.runner import descendants
 from tests.envs.sandbox.harness import require
-from tests.envs.sandbox.leaks import used_now, wait_for
+from tests.envs.sandbox.leaks import memory_of, name_of, used_now, wait_for
 
 RUN = f"leaks-{os.getpid()}"  # in the names of all that it makes
 _SETTLING_SECONDS = 20.0
@@ -88,3 +90,21 @@ def test_sixty_calls_leave_everything_as_it_was(tmp_path: Path, backend: str) ->
 @pytest.mark.parametrize("backend", ["bwrap", "remote", "rlimit", "monty"])
 def test_a_thousand_calls_leave_everything_as_it_was(tmp_path: Path, backend: str) -> None:
     assert_no_leak(require(backend), tmp_path / "log", 100, 1000)
+
+
+def test_a_long_episode_keeps_the_supervisor_small() -> None:
+    config = require("bwrap")
+    loud = replace(config.limits, output_bytes=1 << 20)
+
+    async def main() -> None:
+        async with open_sandbox(config) as box:
+            await box.exec("print(1)")
+            (supervisor,) = [p for p in descendants(os.getpid()) if name_of(p) == "supervisor"]
+            before = memory_of(supervisor)
+            for _ in range(40):
+                result = await box.exec("print('x' * 10**6)", limits=loud)
+                assert len(result.stdout) > 10**6
+                await box.write("file", bytes(100_000))
+            assert memory_of(supervisor) - before < 20 << 20  # and not 40 outputs
+
+    trio.run(main)
