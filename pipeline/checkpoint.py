@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orbax.checkpoint as ocp
+
 from .errors import ConfigError, check
 
 T = TypeVar("T")
@@ -48,6 +50,8 @@ class Checkpoints:
 
     def latest(self) -> int | None:
         """Return the newest step, None without one."""
+        if not self._folder.is_dir():
+            return None
         with self._manager() as manager:
             step: int | None = manager.latest_step()
             return step
@@ -59,8 +63,6 @@ class Checkpoints:
           state: a tree of arrays.
           record: JSON-serialisable.
         """
-        import orbax.checkpoint as ocp  # noqa: PLC0415 - slow to import
-
         items = {
             _STATE: ocp.args.StandardSave(state),
             _RECORD: ocp.args.JsonSave(dict(record)),
@@ -75,8 +77,6 @@ class Checkpoints:
         Raises:
           ConfigError: where it can't be read.
         """
-        import orbax.checkpoint as ocp  # noqa: PLC0415 - slow to import
-
         found: dict[str, Any] = self._read(step, _RECORD, ocp.args.JsonRestore())
         return found
 
@@ -89,28 +89,25 @@ class Checkpoints:
         Raises:
           ConfigError: where it can't be read, or is another tree.
         """
-        import orbax.checkpoint as ocp  # noqa: PLC0415 - slow to import
-
         found: T = self._read(step, _STATE, ocp.args.StandardRestore(like))
         return found
 
     def _read(self, step: int, item: str, how: Any) -> Any:
-        import orbax.checkpoint as ocp  # noqa: PLC0415 - slow to import
-
         try:
             with self._manager() as manager:
                 return manager.restore(step, args=ocp.args.Composite(**{item: how}))[item]
         except (OSError, ValueError, KeyError, TypeError) as error:  # damaged, or of another kind
+            first_line, *_ = str(error).splitlines() or [type(error).__name__]
             raise ConfigError(
-                f"the checkpoint {self._folder / str(step)} can't be read: {error}; move it away "
-                "to go on from an older one, or from the beginning"
+                f"the checkpoint {self._folder / str(step)} can't be read: {first_line}; move it "
+                "away to go on from an older one, or from the beginning"
             ) from error
 
     def _manager(self) -> Any:
         """Open the folder for one call, so that no thread is left between calls."""
-        import orbax.checkpoint as ocp  # noqa: PLC0415 - slow to import
-
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=self._keep, enable_async_checkpointing=False
+            max_to_keep=self._keep,
+            enable_async_checkpointing=False,
+            cleanup_tmp_directories=True,  # of a process that was killed while it saved
         )
         return ocp.CheckpointManager(self._folder.absolute(), options=options)

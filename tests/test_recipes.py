@@ -109,6 +109,7 @@ def load(table):
         ("[env.latency]\nmax_seconds = -1", r"^mine.toml: env.latency.max_seconds must be"),
         ("[sampler]\nsteps = 1", r"^mine.toml: unknown key 'sampler.steps'; the keys there are"),
         ("steps = 1", r"^mine.toml: unknown key 'steps'; the keys there are"),
+        ("[data]\npath = 'rows.jsonl'", "has the settings of headrace sft, prefer or distill"),
         ("[run\nsteps = 3", r"can't read the settings .*mine.toml"),
     ],
 )

@@ -39,6 +39,11 @@ def load_recipe(
     """
     path = _find(name_or_file)
     table = read_toml(path)
+    if "data" in table:
+        raise ConfigError(
+            f"{path} has the settings of headrace sft, prefer or distill; give a recipe of "
+            "headrace train"
+        )
     if policy is not None:
         table = _with_policy(table, policy)
     if algorithm is not None:

@@ -1,0 +1,71 @@
+"""Checkpoints: whole or not there, exact, on whatever mesh, and no more than are kept."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from headrace import ConfigError
+from headrace.pipeline.checkpoint import CheckpointConfig, Checkpoints
+from headrace.sharding.mesh import FSDP, TENSOR, make_mesh
+
+RECORD = {"position": {"cursor": 3}, "names": ["a"], "nothing": None, "loss": float("inf")}
+
+
+def state():
+    numbers = np.array([np.nan, np.inf, -0.0, 1e-45, 1 / 3, 0, 1, 2], np.float32)
+    return {"w": jnp.asarray(numbers), "moments": (jnp.ones((8, 2), jnp.bfloat16), jnp.int32(7))}
+
+
+def placed(tree, sizes, *axes):
+    fsdp, tensor = sizes
+    mesh = make_mesh(jax.devices()[: fsdp * tensor], {FSDP: fsdp, TENSOR: tensor})
+
+    def put(leaf):
+        return jax.device_put(leaf, NamedSharding(mesh, P(*axes) if leaf.ndim else P()))
+
+    return jax.tree.map(put, tree)
+
+
+def test_a_state_comes_back_bit_for_bit_where_it_is_wanted(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    assert checkpoints.latest() is None
+    assert not (tmp_path / "checkpoints").exists()
+    checkpoints.save(5, placed(state(), (4, 2), FSDP), RECORD)
+    assert checkpoints.latest() == 5
+    assert checkpoints.record(5) == RECORD
+    like = placed(jax.tree.map(jnp.zeros_like, state()), (2, 1), FSDP)
+    found = checkpoints.state(5, like)
+    chex.assert_trees_all_equal(
+        jax.tree.map(lambda leaf: np.asarray(leaf).tobytes(), found),
+        jax.tree.map(lambda leaf: np.asarray(leaf).tobytes(), state()),
+    )
+    chex.assert_trees_all_equal(
+        *(jax.tree.map(lambda leaf: leaf.sharding, tree) for tree in (found, like))
+    )
+
+
+def test_old_ones_go_and_what_a_killed_process_left_goes_too(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    (tmp_path / "9.orbax-checkpoint-tmp").mkdir()
+    for step in (1, 2, 3, 3):
+        checkpoints.save(step, state(), {"step": step})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3"]
+    assert checkpoints.latest() == 3
+    assert checkpoints.record(2) == {"step": 2}
+
+
+def test_what_cannot_be_read_is_named(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state(), RECORD)
+    with pytest.raises(ConfigError, match=r"1 can't be read: .*; move it away"):
+        checkpoints.state(1, {"other": jnp.zeros(3)})
+
+
+@pytest.mark.parametrize("sizes", [{"every": -1}, {"keep": 0}])
+def test_numbers_are_checked(sizes):
+    with pytest.raises(ConfigError, match="checkpoint"):
+        CheckpointConfig(**sizes)
