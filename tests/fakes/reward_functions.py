@@ -3,10 +3,12 @@
 import itertools
 import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -101,6 +103,15 @@ def leaves(episode: EpisodeRecord) -> float:
 
 def forks(episode: EpisodeRecord) -> float:
     return float(os.fork() > 0)  # both come back
+
+
+def goes_first(episode: EpisodeRecord) -> float:
+    return float(Path("/proc/self/oom_score_adj").read_text())  # when memory runs out
+
+
+def leaves_an_alarm(episode: EpisodeRecord) -> float:
+    signal.alarm(600)
+    return 2.0
 
 
 def closes_everything(episode: EpisodeRecord) -> float:

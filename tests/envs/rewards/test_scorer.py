@@ -60,13 +60,20 @@ NO_SCORES = {
     "list": "got [1.0]",
     "lock": "got <unlocked _thread.lock",
 }
-SCORES = {"length_later": 12.0, "bool": 1.0, "fraction": 0.5, "number_of_numpy": 0.5}
+SCORES = {
+    "length_later": 12.0,
+    "bool": 1.0,
+    "fraction": 0.5,
+    "number_of_numpy": 0.5,
+    "goes_first": 1e3,
+}
 COSTS_ITS_PROCESS = {
     "blocks_the_loop": "took more than 2 s",
     "exits": "its process exited with status 0",
     "closes_everything": "its process",
     "forks": 1.0,  # an answer, and what it leaves
     "leaves_a_thread": 2.0,
+    "leaves_an_alarm": 2.0,
 }
 
 
