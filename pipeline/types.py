@@ -9,7 +9,6 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -308,14 +307,14 @@ class Trajectory:
         """All samples of the episode in order, this one last."""
         return (*self.earlier, self)
 
-    @cached_property  # asked for by the ledger, the batch and observers
+    @property
     def oldest_version(self) -> int:
         """The oldest policy version among the sampled tokens: the first one's."""
         if self.earlier:
             return self.earlier[0].oldest_version
         return int(self.policy_versions[self.loss_mask.argmax()])
 
-    @cached_property
+    @property
     def newest_version(self) -> int:
         """The newest policy version among the sampled tokens: the last one's."""
         return int(self.policy_versions[len(self.tokens) - 1 - self.loss_mask[::-1].argmax()])

@@ -1,6 +1,6 @@
 """A persistent sorted sequence: a change returns a new one and shares what stays the same.
 
-Items stand in blocks of at most 64, each block and the row of blocks sorted by key, so that one
+Items stand in blocks of at most 128, each block and the row of blocks sorted by key, so that one
 change copies two short tuples instead of one long one: a few microseconds at thousands of items.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 Item = TypeVar("Item")
 Element = TypeVar("Element")
 
-_BLOCK = 32  # half of the largest block: a block that outgrows it is cut in two
+_BLOCK = 64  # half of the largest block: a block that outgrows it is cut in two
 
 
 @dataclass(slots=True)
