@@ -8,6 +8,8 @@ quarter of each a prompt, the rest sampled; gradients, clipping and the optimize
 
 - `step_cpu_seconds`, `step_seconds`: of the quickest of all rounds; `tokens_per_cpu_second`.
 - `score_cpu_seconds`: of the forward pass that computes `old_logprobs`, where one asks for it.
+- `products_cpu_seconds`: of the step's matrix products alone, measured in the same process, and
+  `products_share`, that of the step; `gigaflops`, theirs.
 - `temporary_mib`: what the compiled step needs beside its state and its batch
   (`memory_analysis`), `state_mib`: parameters and optimizer state.
 - `peak_rss_mib`: the largest memory of the process so far, measured after this model's rounds
@@ -47,6 +49,7 @@ from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.models.remat import Remat
 from headrace.pipeline.types import TrainBatch
 from peers import run_peer
+from roofline import cost_of_product, products_of_step
 from workload import MODELS, SEED, VOCAB_SIZE
 
 Report = dict[str, Any]
@@ -74,7 +77,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--models", type=lambda text: text.split(","), default=["m4", "m30"])
     parser.add_argument("--rows", type=int, default=32, help="of the batch")
     parser.add_argument("--row-tokens", type=int, default=256)
-    parser.add_argument("--microbatch-rows", type=int, default=16)
+    parser.add_argument("--microbatch-rows", type=int, default=4)
     parser.add_argument("--remat", choices=get_args(Remat), default="none")
     parser.add_argument("--compute-type", choices=get_args(ComputeType), default="float32")
     parser.add_argument("--rounds", type=int, default=4, help="of each model and pass")
@@ -101,10 +104,14 @@ def main() -> None:
             case.score_batch()
             steps[model] += [measure(case.take_step) for _ in range(options.rounds)]
             scores[model] += [measure(case.score_batch) for _ in range(options.rounds)]
+            if index == 0:
+                sizes |= products(model, options)
             report.setdefault(model, sizes | {"peak_rss_mib": peak_rss_mib()})
             progress(f"pass {index}: {model}: {quickest(steps[model]).cpu:.2f} CPU-s a step")
     for model in options.models:
         report[model] |= costs_of(quickest(steps[model]), quickest(scores[model]), options)
+        share = report[model]["products_cpu_seconds"] / report[model]["step_cpu_seconds"]
+        report[model]["products_share"] = share
     if peers:
         report |= {"peers": peers, "times_peers": times_peers(report, peers)}
     settings = {name: value for name, value in vars(options).items() if name != "json"}
@@ -158,6 +165,17 @@ def draw_batch(options: argparse.Namespace) -> TrainBatch:
         advantages=np.where(sampled, advantages, np.float32(0)),
         microbatches=np.array(shape[0], np.int32),
     )
+
+
+def products(model: str, options: argparse.Namespace) -> Report:
+    """Measure the step's matrix products by themselves."""
+    each = min(options.microbatch_rows, options.rows)
+    shape = {"rows": each, "row_tokens": options.row_tokens}
+    found = products_of_step(MODELS[model], VOCAB_SIZE, **shape)
+    seconds = sum(cost_of_product(product, rounds=4 * options.rounds) for product in found)
+    microbatches = options.rows // each
+    flops = microbatches * sum(product.flops for product in found)
+    return {"products_cpu_seconds": microbatches * seconds, "gigaflops": flops / 1e9}
 
 
 def costs_of(step: Cost, score: Cost, options: argparse.Namespace) -> Report:

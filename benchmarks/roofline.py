@@ -1,10 +1,12 @@
-"""The matrix products of a decode step and nothing else: what no sampler can be faster than.
+"""The matrix products of a step and nothing else: what no sampler and no learner is faster than.
 
-Each product reads the result of one before it and adds to what comes after, so that the
-compiler can neither leave it out nor move it out of the loop. Query, key and value are one
-product, and so are gate and up; apart they cost the same.
+Of a decode step each product reads the result of one before it and adds to what comes after, so
+that the compiler can neither leave it out nor move it out of the loop. Query, key and value are
+one product, and so are gate and up; apart they cost the same. Of an optimizer step each is
+measured by itself, times how often it occurs.
 """
 
+from collections import Counter
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +17,7 @@ from jax import lax
 
 from costs import Cost, measure, quickest
 from headrace.pipeline.models.config import ModelConfig
+from headrace.pipeline.models.packed import query_blocks
 
 
 class Matrices(NamedTuple):
@@ -77,6 +80,69 @@ def multiply(x: jax.Array, layers: list[Matrices], head: jax.Array, *, steps: in
 
     result: jax.Array = lax.fori_loop(0, steps, one_step, x)
     return result
+
+
+class Product(NamedTuple):
+    """`batch` products [m, k] times [k, n], and how often a microbatch has them."""
+
+    batch: int
+    m: int
+    k: int
+    n: int
+    times: int
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.times * self.batch * self.m * self.k * self.n
+
+
+def products_of_step(
+    model: ModelConfig, vocab_size: int, *, rows: int, row_tokens: int
+) -> list[Product]:
+    """List a microbatch's products, forward and backward; scores are causal, in blocks."""
+    tokens = rows * row_tokens
+    heads, kv_heads = (n * model.head_width for n in (model.num_heads, model.num_kv_heads))
+    of_layer = Counter(
+        [(model.width, heads), (model.width, kv_heads), (model.width, kv_heads)]
+        + [(heads, model.width), (model.ffn_width, model.width)]
+        + 2 * [(model.width, model.ffn_width)]
+    )
+    found = []
+    for (inputs, outputs), each in of_layer.items():
+        found += _of_matrix(tokens, inputs, outputs, times=each * model.num_layers)
+    found += _of_matrix(tokens, model.width, vocab_size, times=1)
+    found.append(Product(1, tokens, model.width, vocab_size, 1))  # logits are made twice
+    for start, end in query_blocks(row_tokens):
+        queries = (end - start) * model.num_heads // model.num_kv_heads
+        pairs = rows * model.num_kv_heads
+        for sizes in _all_three(queries, model.head_width, end):
+            found.append(Product(pairs, *sizes, 2 * model.num_layers))
+    return found
+
+
+def _of_matrix(tokens: int, inputs: int, outputs: int, *, times: int) -> list[Product]:
+    return [Product(1, *sizes, times) for sizes in _all_three(tokens, inputs, outputs)]
+
+
+def _all_three(m: int, k: int, n: int) -> list[tuple[int, int, int]]:
+    """The product, and those of its two gradients."""
+    return [(m, k, n), (m, n, k), (k, m, n)]
+
+
+def cost_of_product(product: Product, *, rounds: int) -> float:
+    """Measure it, times how often it occurs: CPU-seconds, of the quickest round."""
+    rng = np.random.default_rng(0)
+    shapes = [(product.batch, product.m, product.k), (product.batch, product.k, product.n)]
+    if product.batch == 1:
+        shapes = [shape[1:] for shape in shapes]
+    operands = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
+    program = jax.jit(jnp.matmul).lower(*operands).compile()
+
+    def run() -> None:
+        program(*operands).block_until_ready()
+
+    run()
+    return product.times * quickest([measure(run) for _ in range(rounds)]).cpu
 
 
 def _one_layer(x: jax.Array, weights: Matrices) -> jax.Array:

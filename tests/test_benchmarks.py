@@ -82,6 +82,18 @@ def test_the_learners_command_reports_costs_memory_and_its_peer(tmp_path):
     assert case["state_mib"] * 2**20 == pytest.approx(3 * 4 * case["parameters"], abs=100)
     assert case["temporary_mib"] > 4 * case["parameters"] / 2**20  # at least the gradient
     assert report["times_peers"] == {"smoke": pytest.approx(640 / case["step_cpu_seconds"])}
+    share = case["products_cpu_seconds"] / case["step_cpu_seconds"]
+    assert case["products_share"] == pytest.approx(share)
+
+
+def test_a_steps_products_are_three_of_each_matrix_and_causal_scores_in_blocks():
+    model, rows, length = load("workload").MODELS["m4"], 2, 256
+    products = load("roofline").products_of_step(model, 512, rows=rows, row_tokens=length)
+    parameters = 5 * (256 * 256 * 3 + 3 * 256 * 768) + 512 * 256  # k and v have half the heads
+    of_matrices = 6 * rows * length * parameters + 2 * rows * length * 256 * 512
+    blocks = sum(64 * end for end in (64, 128, 192, 256))  # scores of a head
+    of_scores = 5 * rows * 4 * 2 * 3 * 2 * 64 * blocks  # and the mixing of values, as many
+    assert sum(product.flops for product in products) == of_matrices + of_scores
 
 
 def test_the_learners_batch_is_a_quarter_prompt():

@@ -19,7 +19,7 @@ from .products import FEATURES_FIRST, kept
 from .quantize import look_up
 from .remat import Remat, rematerialised
 
-UNROLLED_LAYERS = 4
+UNROLLED_LAYERS = 12
 
 
 def forward(
@@ -63,8 +63,10 @@ def forward(
         x, cache, _ = run(x, weights, None, experts=taken)
         return x, cache
 
-    # A shallow stack compiles and runs faster as straight code; a deep one compiles too long.
-    unroll = config.num_layers if config.num_layers <= UNROLLED_LAYERS else 1
+    # A shallow stack runs faster as straight code: a loop copies what it keeps of each layer. A
+    # deep one compiles too long, and in straight code XLA on CPU keeps what remat would leave out.
+    straight = remat == "none" and config.num_layers <= UNROLLED_LAYERS
+    unroll = config.num_layers if straight else 1
     # The stream has the type of the norms: frozen embeddings may be narrower.
     embedded = params["embedding"][tokens].astype(params["final_norm"].dtype)
     embedded = _scaled(embedded, config)

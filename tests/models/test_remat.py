@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headrace.pipeline.models import decoder
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.decoder import forward
 from headrace.pipeline.models.parameters import init
@@ -29,6 +30,24 @@ def gradient_program(remat):
     params = jax.eval_shape(partial(init, CONFIG, VOCAB), jax.random.key(0))
     tokens = jax.ShapeDtypeStruct((ROWS, TOKENS), jnp.int32)
     return jax.jit(jax.grad(number)).lower(params, tokens).compile()
+
+
+@pytest.mark.slow
+def test_layers_in_a_loop_and_as_straight_code_have_the_same_gradients(monkeypatch):
+    params = init(CONFIG, VOCAB, jax.random.key(0))
+    tokens = jax.random.randint(jax.random.key(1), (ROWS, TOKENS), 0, VOCAB, jnp.int32)
+    assert CONFIG.num_layers <= decoder.UNROLLED_LAYERS
+    straight = gradient_program("none")
+    monkeypatch.setattr(decoder, "UNROLLED_LAYERS", 0)
+    looped = gradient_program("none")
+    assert "while" in looped.as_text()
+    assert "while" not in straight.as_text()
+    for found, expected in zip(
+        jax.tree.leaves(straight(params, tokens)),
+        jax.tree.leaves(looped(params, tokens)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.slow
