@@ -228,7 +228,13 @@ def _teacher(recipe: OfflineRecipe, student: Policy) -> Policy | None:
         return None
     config, rows = recipe.distill, recipe.learner.microbatch_rows
     setting = "distill.teacher"
-    policy = load_teacher(config.teacher, student.text, student.vocab_size, setting=setting)
+    policy = load_teacher(
+        config.teacher,
+        student.text,
+        student.vocab_size,
+        setting=setting,
+        topology=recipe.mesh.topology(),
+    )
     recipe.mesh.check_fits(policy.config, policy.vocab_size, rows)
     return replace(policy, params=freeze(policy.params, config.teacher_weights))
 

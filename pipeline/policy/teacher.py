@@ -1,5 +1,6 @@
 """A second policy that teaches the first: it must read and write the same token ids."""
 
+from ...sharding.mesh import Topology
 from ..errors import ConfigError
 from ..text.renderer import TextConfig
 from ..text.tokenizer import Tokenizer
@@ -13,6 +14,7 @@ def load_teacher(
     vocab_size: int,
     *,
     setting: str = "distillation.teacher",
+    topology: Topology | None = None,
 ) -> Policy:
     """Load a teacher for a student.
 
@@ -21,11 +23,12 @@ def load_teacher(
       text: the text side of the student.
       vocab_size: of the student.
       setting: where the path was given.
+      topology: as for `load_policy`.
 
     Raises:
       ConfigError: where it can't be loaded, or its token ids mean something else.
     """
-    teacher = load_policy(path)
+    teacher = load_policy(path, topology)
     problem = _difference(teacher.text, text)
     if problem is None and teacher.vocab_size < vocab_size:
         problem = f"it knows {teacher.vocab_size} token ids of the student's {vocab_size}"
