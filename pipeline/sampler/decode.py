@@ -33,12 +33,12 @@ class Decoded(NamedTuple):
 
     Attributes:
       draws: tokens and their numbers, each [k, S, ...].
-      was_active: bool[k, S], which of them were sampled; a stop token was.
+      num_sampled: i32[S], how many of them each row sampled, the first ones; a stop token was.
       active: bool[S], the rows that go on, those that weren't served included.
     """
 
     draws: Draw
-    was_active: jax.Array
+    num_sampled: jax.Array
     active: jax.Array
 
 
@@ -60,7 +60,6 @@ class _Carry(NamedTuple):
     fed: jax.Array
     experts: jax.Array | None
     draws: Draw
-    was_active: jax.Array
 
 
 def decode(
@@ -110,7 +109,7 @@ def decode(
     active = end.rows.active | end.rested | asleep
     state = _keep(state, end, first=rows.position, tables=tables, reading=reading)
     state = dataclasses.replace(state, rows=end.rows._replace(active=active))
-    return state, Decoded(end.draws, end.was_active, active)
+    return state, Decoded(end.draws, end.rows.position - rows.position, active)
 
 
 def _start(
@@ -127,7 +126,6 @@ def _start(
         fed=jnp.zeros(shape, jnp.int32),
         experts=None,
         draws=no_draws(shape, min(top_logprobs, vocab_size)),
-        was_active=jnp.zeros(shape, jnp.bool_),
     )
 
 
@@ -186,7 +184,6 @@ def _one_token(next_logits: NextLogits, carry: _Carry, *, top_logprobs: int) -> 
         fed=put(carry.fed, rows.token),
         experts=jax.tree.map(put, carry.experts, experts),
         draws=jax.tree.map(put, carry.draws, draw),
-        was_active=put(carry.was_active, rows.active),
     )
 
 

@@ -141,7 +141,7 @@ class DecodingRows:
 
     def record(self, block: SampledBlock, version: int, taken: Bools) -> Int64s:
         """Take in what a dispatch sampled in some rows; i64[S], tokens of each."""
-        counts = np.where(taken, block.was_active.sum(axis=0), 0)
+        counts = np.where(taken, block.num_sampled, 0).astype(np.int64)
         self._turns.append(block, version, taken=taken, counts=self._of.length - self._of.prompt)
         self._of.length[:] += counts
         self._of.planned[:] += counts - self._steps * taken

@@ -6,15 +6,17 @@ versions live side by side in the one state.
 """
 
 import time
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from ..models.model import Model
-from ..types import Completion, SampleRequest
+from ..sampling import Constraint
+from ..types import Completion, Int32s, SampleRequest
 from .config import SamplerConfig
 from .decode import Decoded
 from .dispatches import DecodeDispatch
@@ -45,6 +47,7 @@ class SamplerStatistics:
       pages_free: share of the pages that no request with a row holds, now.
       live_versions: versions whose weights are in memory, now.
       busy_seconds: wall time in which the engine had work.
+      constraint_seconds: the part of it in which all rows waited for requests' constraints.
     """
 
     rows_busy: int = 0
@@ -57,6 +60,7 @@ class SamplerStatistics:
     pages_free: float = 1.0
     live_versions: int = 0
     busy_seconds: float = 0.0
+    constraint_seconds: float = 0.0
 
 
 @dataclass
@@ -94,6 +98,7 @@ class Engine:
         self._dispatches = 0
         self._cancelled = 0
         self._busy_seconds = 0.0
+        self._constraint_seconds = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -115,6 +120,7 @@ class Engine:
             pages_free=self._scheduler.pages_free,
             live_versions=len(self._weights),
             busy_seconds=self._busy_seconds,
+            constraint_seconds=self._constraint_seconds,
         )
 
     def compile(self) -> Programs:
@@ -152,7 +158,19 @@ class Engine:
 
     def submit(self, ticket: Ticket, request: SampleRequest) -> None:
         """Take in a request; see `Scheduler.submit`."""
+        constraint = request.sampling.constraint
+        if constraint is not None:
+            timed = replace(request.sampling, constraint=partial(self._ask, constraint))
+            request = replace(request, sampling=timed)
         self._scheduler.submit(ticket, request)
+
+    def _ask(self, constraint: Constraint, sampled: Int32s) -> Collection[int]:
+        """Call a constraint; the scheduler has no clock."""
+        started = time.perf_counter()
+        try:
+            return constraint(sampled)
+        finally:
+            self._constraint_seconds += time.perf_counter() - started
 
     def cancel(self, ticket: Ticket) -> None:
         """Forget a request, unless it has left already."""
@@ -211,7 +229,7 @@ class Engine:
         """Wait for the results that weren't read, and take them in."""
         for dispatch, decoded in self._unread:
             block = SampledBlock(*jax.device_get(decoded))
-            self._generated_tokens += int(np.count_nonzero(block.was_active))
+            self._generated_tokens += int(block.num_sampled.sum())
             if self._config.draws.record_experts:
                 self._finished += self._record_with_experts(dispatch, block)
             else:

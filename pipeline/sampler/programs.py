@@ -150,8 +150,8 @@ def _lower_window(sizes: _Sizes, window: int) -> Lowered:
         path=sizes.path,
     )
     _, decoded = jax.eval_shape(sample, params, state, inputs)
-    draws, was_active = leading((decoded.draws, decoded.was_active), None, "rows")
-    outputs = (axes, Decoded(draws, was_active, leading(decoded.active, "rows")))
+    ends = leading((decoded.num_sampled, decoded.active), "rows")
+    outputs = (axes, Decoded(leading(decoded.draws, None, "rows"), *ends))
     put = partial(sizes.layout.jit, donate=1)
     prefills = put(into_cache, inputs=(weights, axes, leading(chunk, "rows")), outputs=axes)
     decodes = put(sample, inputs=(weights, axes, leading(inputs, "rows")), outputs=outputs)

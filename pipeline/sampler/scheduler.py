@@ -231,7 +231,7 @@ class Scheduler:
         None, too, while as many rows still need their prompts: a dispatch costs the same for
         few rows as for many, so they come first, and all are served together.
         """
-        waiting = sum(1 for _ in self._prefilling_of(version))
+        waiting = len(self._prefilling_of(version))
         if waiting and waiting >= np.count_nonzero(self._rows.unfinished(version)):
             return None
         self._constrain(version)

@@ -19,7 +19,7 @@ class SampledBlock(NamedTuple):
     """What one decode dispatch sampled, on the host; see `decode.Decoded`."""
 
     draws: Any
-    was_active: Bools
+    num_sampled: Int32s
     active: Bools
 
 

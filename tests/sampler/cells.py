@@ -122,17 +122,17 @@ class CellDevice:
         assert inputs.tables.shape[1] * self.config.page_tokens == window
         self._update(inputs)
         rows, shape = state.rows, (self.config.decode_tokens, self.config.rows)
-        token, was_active = np.zeros(shape, np.int32), np.zeros(shape, np.bool_)
+        token, counts = np.zeros(shape, np.int32), np.zeros(self.config.rows, np.int32)
         logprob = np.zeros(shape, np.float32)
         for row in np.flatnonzero(inputs.served & rows.active).tolist():
             table = inputs.tables[row]
             self._check_text(row, table)
             for step in range(self.config.decode_tokens):
                 if rows.active[row]:
-                    was_active[step, row] = True
+                    counts[row] += 1
                     token[step, row], logprob[step, row] = self._one_token(version, row, table)
         draws = Draw(token, logprob, np.zeros_like(logprob), None)
-        return state, Decoded(draws, was_active, rows.active.copy())
+        return state, Decoded(draws, counts, rows.active.copy())
 
     def duplicate(self, state: Cells, sources: Int32s, targets: Int32s) -> Cells:
         state.pages[self._global(targets)] = state.pages[self._global(sources)]

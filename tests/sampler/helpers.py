@@ -14,10 +14,11 @@ from headrace.pipeline.models.decoder import forward
 from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.models.parameters import init, unstack
 from headrace.pipeline.sampler.config import DrawLimits, SamplerConfig
+from headrace.pipeline.sampler.decode import Decoded
 from headrace.pipeline.sampler.engine import SamplerStatistics
 from headrace.pipeline.sampler.programs import Programs, compile_programs
 from headrace.pipeline.sampler.service import NativeSampler
-from headrace.pipeline.types import Completion, Float32s, Int32s, Sample, SampleRequest
+from headrace.pipeline.types import Bools, Completion, Float32s, Int32s, Sample, SampleRequest
 from tests.learner.toy import quick_jit
 
 VOCAB = 19
@@ -139,6 +140,13 @@ async def until_idle(sampler: NativeSampler) -> SamplerStatistics:
         if statistics.rows_busy == statistics.waiting == 0:
             return statistics
         await trio.sleep(0.001)
+
+
+def sampled(decoded: Decoded) -> Bools:
+    """Which draws of a dispatch are tokens, bool[k, S]."""
+    steps = np.arange(len(decoded.draws.token))
+    which: Bools = steps[:, None] < np.asarray(decoded.num_sampled)[None]
+    return which
 
 
 def assert_same(left: Completion, right: Completion) -> None:

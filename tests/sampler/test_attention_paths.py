@@ -53,6 +53,7 @@ from tests.sampler.helpers import (
     VOCAB,
     make_request,
     native_programs,
+    sampled,
     sampler_params,
 )
 
@@ -418,11 +419,11 @@ def decode_program(path: AttentionPath, mesh: Mesh | None) -> tuple[Any, tuple[A
         leading(state.tokens, "pages"),
         rows=leading(state.rows, "rows"),
     )
-    draws, was_active = leading((decoded.draws, decoded.was_active), None, "rows")
+    ends = leading((decoded.num_sampled, decoded.active), "rows")
     jitted = layout.jit(
         program,
         inputs=(sampler_axes(SMALL, SIZES.weights), axes, leading(operands[2], "rows")),
-        outputs=(axes, Decoded(draws, was_active, leading(decoded.active, "rows"))),
+        outputs=(axes, Decoded(leading(decoded.draws, None, "rows"), *ends)),
         donate=1,
     )
     return jitted, operands
@@ -454,9 +455,8 @@ def test_shards_that_end_at_different_times_do_not_wait_for_each_other(name: str
     # On CPU devices it is a meeting of all of them: without this line the test could only hang.
     assert "collective-permute" not in compiled.as_text()
     _, decoded = compiled(*place(operands, compiled))
-    assert decoded.was_active.sum(axis=0).tolist() == [1, 1, 3, 3]
-    np.testing.assert_array_equal(decoded.was_active, expected.was_active)
-    drawn = np.asarray(decoded.was_active)
+    assert decoded.num_sampled.tolist() == expected.num_sampled.tolist() == [1, 1, 3, 3]
+    drawn = sampled(decoded)
     np.testing.assert_array_equal(decoded.draws.token[drawn], expected.draws.token[drawn])
     np.testing.assert_allclose(
         decoded.draws.logprob[drawn], expected.draws.logprob[drawn], atol=1e-5

@@ -19,7 +19,7 @@ from headrace.pipeline.sampler.rows import (
 )
 from headrace.pipeline.sampler.state import SamplerState
 from headrace.pipeline.types import Bools
-from tests.sampler.helpers import CONFIG, STOP, VOCAB, native_programs, sampler_params
+from tests.sampler.helpers import CONFIG, STOP, VOCAB, native_programs, sampled, sampler_params
 
 [WINDOW] = CONFIG.windows
 ALL = np.ones(CONFIG.rows, np.bool_)
@@ -95,13 +95,14 @@ def test_a_dispatch_serves_its_rows_and_leaves_the_others_as_they_are(
     after, decoded = run(before, served, version=version)
     assert_equal_rows(after, before, ~served)
     np.testing.assert_array_equal(decoded.active[~served], before.rows.active[~served])
-    assert not decoded.was_active[:, ~served].any()
+    assert not decoded.num_sampled[~served].any()
     expected, expected_decoded = run(before, ALL, version=version)
     assert_equal_rows(after, expected, served)
-    np.testing.assert_array_equal(decoded.was_active, expected_decoded.was_active & served)
+    np.testing.assert_array_equal(decoded.num_sampled, expected_decoded.num_sampled * served)
+    drawn = sampled(decoded)
 
     def compare(one: np.ndarray, other: np.ndarray) -> None:
-        np.testing.assert_array_equal(one[decoded.was_active], other[decoded.was_active])
+        np.testing.assert_array_equal(one[drawn], other[drawn])
 
     jax.tree.map(compare, decoded.draws, expected_decoded.draws)
 
@@ -134,8 +135,7 @@ def test_a_row_that_samples_one_token_rests_until_the_next_dispatch() -> None:
     rows.single[:] = [True, False, True, False, False]
     before = started().rows.active
     after, decoded = run(started(), ALL, RowUpdate(ALL, rows))
-    singles = decoded.was_active[:, rows.single]
-    assert (singles.sum(axis=0) == before[rows.single]).all()
+    assert (decoded.num_sampled[rows.single] == before[rows.single]).all()
     assert after.rows.position[0] == rows.position[0] + 1
     assert after.rows.active[0] == (decoded.draws.token[0, 0] != STOP)
     plain, _ = run(started(), ALL)

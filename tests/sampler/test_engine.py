@@ -334,14 +334,16 @@ def test_constraints_and_masks_say_what_is_drawn() -> None:
         replace(make_request(seed, max_tokens=9), stop_ids=(), sampling=sampling)
         for seed, sampling in enumerate(samplings)
     ]
-    both, even, masked, biased, plain = (
-        done.tokens.tolist() for done in run(make_engine(), requests)
-    )
+    engine = make_engine()
+    both, even, masked, biased, plain = (done.tokens.tolist() for done in run(engine, requests))
+    assert 0 < engine.statistics().constraint_seconds < engine.statistics().busy_seconds
     assert all(token in (index, index + 1) for index, token in enumerate(both))
     assert even == [0, 2, 2, 4, 4, 6, 6, 8, 8]
     assert set(masked) <= set(allowed)
     assert set(biased) == {4}
-    assert plain == run(make_engine(), requests[-1:])[0].tokens.tolist()
+    engine = make_engine()
+    assert plain == run(engine, requests[-1:])[0].tokens.tolist()
+    assert engine.statistics().constraint_seconds == 0
 
 
 class Unable(Exception):
