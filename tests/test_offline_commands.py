@@ -12,6 +12,7 @@ import pytest
 
 from headrace.pipeline.cli import run
 from headrace.pipeline.policy import load_policy
+from tests.test_cli import mistake
 
 ROOT = Path(__file__).parent.parent
 TINY = [
@@ -32,18 +33,6 @@ def write(path, tables):
 def records(folder):
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
-
-
-def mistake(capsys, *arguments):
-    """Run, expect exit code 2, and return the message."""
-    try:
-        code = run(list(arguments))
-    except SystemExit as stop:  # the parser's own
-        code = stop.code
-    captured = capsys.readouterr()
-    assert code == 2, captured
-    assert "Traceback" not in captured.err
-    return captured.err + captured.out
 
 
 def test_sft_imitates_and_leaves_a_run_that_can_be_run_again(tmp_path, capsys):

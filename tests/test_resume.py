@@ -24,7 +24,8 @@ from headrace.pipeline.policy import load_policy, save_policy
 from headrace.pipeline.run_config import CommonRunConfig
 from headrace.pipeline.text.renderer import TextConfig
 from headrace.pipeline.train_offline import OfflineJob
-from tests.test_offline_commands import PAIRS, ROOT, SUMS, TINY, mistake, records
+from tests.test_cli import mistake
+from tests.test_offline_commands import PAIRS, ROOT, SUMS, TINY, records
 
 RECIPE = SftRecipe(
     run=CommonRunConfig(name="sft", steps=5),
