@@ -99,6 +99,7 @@ class AuditLog:
         """Close the file."""
         if self._fd is not None:
             os.close(self._fd)
+            self._fd = None
 
     def _open(self) -> int:
         if self._fd is None or self._owner != os.getpid():

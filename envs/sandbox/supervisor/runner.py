@@ -251,7 +251,6 @@ def give_up_rights(uid: int | None) -> None:
     LIBC.capset(header, (ctypes.c_uint32 * 6)())
     LIBC.prctl(_SUBREAPER, 1, 0, 0, 0)
     LIBC.prctl(DUMPABLE, 0, 0, 0, 0)
-    LIBC.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)  # forgotten when the user changed
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # with a handler, programs could send it
 
 
@@ -259,6 +258,8 @@ def main() -> None:
     """Serve; the arguments are the channel's descriptor and the settings."""
     settings = json.loads(sys.argv[2])
     give_up_rights(settings["uid"])
+    if settings["own_pids"]:  # else this process must live on for a moment, to end its programs
+        LIBC.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)  # forgotten when the user changed
     Runner(socket.socket(fileno=int(sys.argv[1])), settings).serve()
 
 

@@ -39,11 +39,6 @@ def memory_of(pid: int) -> int:
     return int(words[words.index("RssAnon:") + 1]) << 10
 
 
-def used() -> tuple[int, int, set[Path], set[Path]]:
-    """What a leak would change: descriptors, processes (zombies, too), groups, folders."""
-    return descriptors_of(os.getpid()), len(descendants(os.getpid())), groups(), folders()
-
-
 def used_now(run: str) -> dict[str, object]:
     """What sandboxes of a run use while it goes on, theirs and their supervisor's."""
     children = {pid: name_of(pid) for pid in descendants(os.getpid())}

@@ -5,19 +5,21 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
 
-from headrace.envs.sandbox import Sandbox, SandboxConfig, open_sandbox
+from headrace.envs.sandbox import AuditLog, Sandbox, SandboxConfig, audit_to, open_sandbox
 from headrace.envs.sandbox.supervisor import cgroups, leftovers
 from headrace.envs.sandbox.supervisor.runner import descendants
 from tests.envs.sandbox.harness import require
-from tests.envs.sandbox.leaks import groups, used, wait_for
+from tests.envs.sandbox.leaks import groups, used_now, wait_for
 
 pytestmark = pytest.mark.slow
 
+RUN = f"lifetime-{os.getpid()}"  # in the names of all that it makes
 _DAEMON = """
 import os, time
 if os.fork() == 0:
@@ -30,6 +32,14 @@ while True: pass
 @pytest.fixture(params=["bwrap", pytest.param("rlimit", marks=pytest.mark.slow)])
 def config(request: pytest.FixtureRequest) -> SandboxConfig:
     return require(request.param)
+
+
+@pytest.fixture(autouse=True)
+def log(tmp_path: Path) -> Iterator[AuditLog]:
+    """A log whose run gives its name to what is made."""
+    with AuditLog(tmp_path / "log", RUN) as log, audit_to(log):
+        log.record({})  # opens the file, whose descriptor is no leak
+        yield log
 
 
 def supervisor_of_this_process() -> int:
@@ -68,9 +78,9 @@ def test_closing_in_the_middle_of_a_call_ends_it(config: SandboxConfig) -> None:
             await box.close()
         assert results[0].status == "killed"
 
-    before = used()
+    before = used_now(RUN)
     trio.run(main)
-    assert used() == before
+    assert used_now(RUN) == before
 
 
 def test_a_killed_supervisor_takes_its_sandboxes_along(config: SandboxConfig) -> None:
@@ -93,17 +103,19 @@ def test_a_killed_supervisor_takes_its_sandboxes_along(config: SandboxConfig) ->
         async with open_sandbox(config) as box:  # a new supervisor, which reaps the old one's
             assert (await box.exec("print(1)")).stdout == b"1\n"
 
-    before = used()
+    before = used_now(RUN)
     trio.run(main)
-    assert wait_for(lambda: used() == before)
+    assert wait_for(lambda: used_now(RUN) == before), (before, used_now(RUN))
 
 
 _VICTIM = """
 import sys, trio
-from headrace.envs.sandbox import SandboxConfig, open_sandbox
+from pathlib import Path
+from headrace.envs.sandbox import AuditLog, SandboxConfig, open_sandbox
 async def main():
     config = SandboxConfig(backend=sys.argv[1], allow_unsafe=True)
-    async with open_sandbox(config) as box, trio.open_nursery() as nursery:
+    log = AuditLog(Path(sys.argv[3]), sys.argv[4])
+    async with open_sandbox(config, audit=log) as box, trio.open_nursery() as nursery:
         nursery.start_soon(box.exec, sys.argv[2])
         await trio.sleep(0.3)
         print("running", flush=True)
@@ -111,9 +123,9 @@ trio.run(main)
 """
 
 
-def test_a_killed_run_leaves_nothing(config: SandboxConfig) -> None:
-    before = used()
-    command = [sys.executable, "-c", _VICTIM, config.backend, _DAEMON]
+def test_a_killed_run_leaves_nothing(config: SandboxConfig, log: AuditLog) -> None:
+    before = used_now(RUN)
+    command = [sys.executable, "-c", _VICTIM, config.backend, _DAEMON, str(log.path), RUN]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == "running\n"
@@ -121,7 +133,7 @@ def test_a_killed_run_leaves_nothing(config: SandboxConfig) -> None:
         assert len(inside) > 2
         run.kill()
     assert wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside))
-    assert wait_for(lambda: used() == before)
+    assert wait_for(lambda: used_now(RUN) == before), (before, used_now(RUN))
 
 
 def test_leftovers_of_the_dead_are_reaped_and_the_living_are_spared(tmp_path: Path) -> None:
