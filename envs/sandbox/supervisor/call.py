@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import secrets
-import signal
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -228,19 +227,20 @@ class Call:
         }
 
     def _evidence(self) -> Evidence:
-        is_counted = self._host.layout.memory is not None
-        was_killed = (self._report or {}).get("exit") == -signal.SIGKILL
+        group, is_counted = self._instance.group, self._host.layout.memory is not None
         room_bytes = self._host.group_limits(self._limits)["memory_bytes"]
         return Evidence(
             stopped=self._stopped,
-            group_ran_out=self._instance.group.ran_out(),
-            machine_ran_out=was_killed
-            and cgroups.oom_kills_of_the_machine() > self._machine_oom_before,
+            group_ran_out=group.ran_out(),
+            machine_ran_out=group.machine_ran_out() if is_counted else self._machine_ran_out(),
             died=self._instance.problem,
             can_die_from_inside=self._host.can_die_from_inside,
             memory_bytes=None if is_counted else room_bytes,
             cpu_seconds=self._host.cpu_seconds(self._limits),
         )
+
+    def _machine_ran_out(self) -> bool:
+        return cgroups.oom_kills_of_the_machine() > self._machine_oom_before
 
 
 def sealed(data: bytes) -> int:

@@ -121,17 +121,21 @@ class Group:
             self._write_if_there(_SWAP_V1, str(memory_bytes))
 
     def ran_out(self) -> bool:
-        """Whether the kernel has killed somebody in it, since `limit`, because of its limit.
+        """Whether the kernel has killed somebody in it, since `limit`, because of its limit."""
+        return self._was_killed_in() and self._was_hit()
 
-        Those that it kills because the machine has run out are counted in the same place, so the
-        limit must have been hit, too.
-        """
-        kills, hits = self._oom_counts()
-        kills_before, hits_before = self._counts_before
+    def machine_ran_out(self) -> bool:
+        """Whether it has done so without that: it was the machine that had no more memory."""
+        return self._was_killed_in() and not self._was_hit()
+
+    def _was_killed_in(self) -> bool:
+        return self._oom_counts()[0] > self._counts_before[0]
+
+    def _was_hit(self) -> bool:
         if self._layout.version == 2:
-            return kills > kills_before and hits > hits_before
+            return self._oom_counts()[1] > self._counts_before[1]
         peak_bytes = int(self._read(_PEAK_V1) or 0)  # there is no count of hits to rely on
-        return kills > kills_before and peak_bytes > self._memory_bytes - _BATCH_BYTES
+        return peak_bytes > self._memory_bytes - _BATCH_BYTES
 
     def _oom_counts(self) -> tuple[int, int]:
         events = self._read("memory.events" if self._layout.version == 2 else "memory.oom_control")

@@ -27,7 +27,8 @@ class Evidence:
     Attributes:
       stopped: why the supervisor ended the program, a key of `_STOPPED`; "" if it didn't.
       group_ran_out: the sandbox's control group hit its limit, and the kernel killed something.
-      machine_ran_out: the kernel killed the program, and something somewhere for memory.
+      machine_ran_out: the kernel killed something in it, though it hadn't hit its limit; where
+        there is no group, something somewhere.
       died: how a sandbox that is gone ended, in words.
       can_die_from_inside: there are no walls that keep a program from killing its runner.
       memory_bytes: the limit on the largest process's peak; None where the kernel counts.

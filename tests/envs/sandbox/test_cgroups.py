@@ -171,11 +171,11 @@ def test_limits_of_version_2(unified: Layout) -> None:
     assert not group.ran_out()
     events = folder / "memory.events"
     events.write_text(events.read_text().replace("oom_kill 0", "oom_kill 3"))
-    assert not group.ran_out()  # the machine has run out of memory, and chose somebody here
+    assert (group.ran_out(), group.machine_ran_out()) == (False, True)
     events.write_text(events.read_text().replace("oom 2", "oom 3"))
-    assert group.ran_out()
+    assert (group.ran_out(), group.machine_ran_out()) == (True, False)
     group.limit(memory_bytes=1 << 28, processes=12)
-    assert not group.ran_out()  # nor is it the next call's
+    assert (group.ran_out(), group.machine_ran_out()) == (False, False)  # of the next call
     group.enter()
     assert (folder / "cgroup.procs").read_text() == "0"  # the kernel reads it as the writer
     (folder / "cgroup.procs").write_text("")
@@ -209,11 +209,11 @@ def test_limits_of_version_1(divided: Layout, kernel: Kernel) -> None:
     assert (memory / "memory.memsw.limit_in_bytes").read_text() == str(1 << 28)
     assert (kernel.root / "pids" / "job" / "headrace-x-1" / "pids.max").read_text() == "12"
     (memory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 1\noom_kill 2\n")
-    assert not group.ran_out()  # the machine has run out of memory, and chose somebody here
+    assert (group.ran_out(), group.machine_ran_out()) == (False, True)
     (memory / "memory.max_usage_in_bytes").write_text(str((1 << 28) - 4096))
-    assert group.ran_out()
+    assert (group.ran_out(), group.machine_ran_out()) == (True, False)
     group.limit(memory_bytes=1 << 28, processes=12)
-    assert not group.ran_out()  # nor is it the next call's
+    assert (group.ran_out(), group.machine_ran_out()) == (False, False)  # of the next call
     assert (memory / "memory.max_usage_in_bytes").read_text() == "0"
     group.remove()
     assert not memory.exists()
