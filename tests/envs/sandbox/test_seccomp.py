@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.envs.sandbox.supervisor import seccomp
@@ -117,6 +117,7 @@ SLOWING = {  # numbers on both machines, and the arguments with the aim as %
 
 @MACHINES
 @pytest.mark.parametrize("name", SLOWING)
+@settings(max_examples=10)
 @given(pid=st.integers(0, 2**31 - 1))
 @example(pid=1)
 def test_the_first_process_is_slowed_by_nobody(machine: str, name: str, pid: int) -> None:
