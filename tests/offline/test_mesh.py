@@ -52,7 +52,8 @@ RECIPES = {
     "lora int8": SFT(lora=LoraConfig(rank=2, base="int8")),
     "lora nf4": SFT(lora=LoraConfig(rank=2, base="nf4")),
     "dpo": PREFER(),
-    "dpo lora": PREFER(lora=LoraConfig(rank=2)),
+    # alpha / rank multiplies what adapters differ by.
+    "dpo lora": PREFER(lora=LoraConfig(rank=2, alpha=2.0)),
     "kto": PREFER(preference=PreferenceConfig("kto")),
 }
 
