@@ -3,6 +3,7 @@
 import gc
 import os
 import platform
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -24,6 +25,11 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# A shell starts what runs in its background with Ctrl-C ignored, which the tests and all their
+# processes would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Programs that another test has compiled, under whatever name, are loaded. The environment is for
 # the processes that tests start. A folder that the user chooses is kept: runs after the first
