@@ -124,14 +124,15 @@ def with_latency(make: Callable[[], Env], config: LatencyConfig) -> Callable[[],
 
 class _DelayedEnv:
     def __init__(self, inner: Env, config: LatencyConfig) -> None:
-        self._inner = inner
+        self._inner = inner  # as made; then what opening it gives
+        self._manager = inner
         self._config = config
         self._task_id = ""
         self._seed = 0
         self._turn = 0
 
     async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
+        self._inner = await self._manager.__aenter__()
         return self
 
     async def __aexit__(
@@ -140,7 +141,7 @@ class _DelayedEnv:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._inner.__aexit__(kind, error, trace)
+        await self._manager.__aexit__(kind, error, trace)
 
     async def reset(self, task: Task, seed: int) -> Sequence[Message]:
         self._task_id, self._seed, self._turn = task.id, seed, 0

@@ -39,7 +39,7 @@ class Scorer:
     Example:
       >>> async def shortness(episode):
       ...     return 1.0 / (1 + episode.sampled_tokens)
-      >>> scorer = Scorer([Reward("shortness", shortness, weight=0.5)])
+      >>> scorer = Scorer([Reward("shortness", shortness, weight=0.5, in_loop=True)])
       >>> scorer.weights
       {'env': 1.0, 'shortness': 0.5}
     """

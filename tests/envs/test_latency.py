@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from headrace.envs import LatencyConfig, Message, latency_seconds, with_latency
+from headrace.envs import (
+    Env,
+    LatencyConfig,
+    Message,
+    StepResult,
+    Task,
+    latency_seconds,
+    with_latency,
+)
 from headrace.envs.check import check_env
 from headrace.envs.guess_number import GuessNumberEnv, tasks
 
@@ -120,6 +128,24 @@ def test_wrapping_keeps_the_protocol_and_the_answers() -> None:
     drawn = tasks("train", 3, 0)
     make = with_latency(GuessNumberEnv, SLOW)
     trio.run(check_env, make, drawn, clock=MockClock(autojump_threshold=0))
+
+
+class Hall(Env):
+    """What opens is another object, which alone can be talked to."""
+
+    async def __aenter__(self) -> Env:
+        return GuessNumberEnv()
+
+    async def reset(self, task: Task, seed: int) -> list[Message]:
+        raise AssertionError("this isn't the open environment")
+
+    async def step(self, message: Message) -> StepResult:
+        raise AssertionError("this isn't the open environment")
+
+
+def test_what_opening_gives_is_talked_to() -> None:
+    make = with_latency(Hall, SLOW)
+    trio.run(check_env, make, tasks("train", 1, 0), clock=MockClock(autojump_threshold=0))
 
 
 def test_none_wraps_nothing() -> None:
