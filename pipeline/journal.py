@@ -12,9 +12,11 @@ from typing import Any
 
 from ..envs.messages import Message
 from .algorithms.alarms import alarms
+from .algorithms.config import AlgorithmConfig
 from .controller import Controller, Update
 from .evaluate import Evaluation, reward_means
 from .groups import ledger
+from .groups.batching import BatchStatistics
 from .observe.metrics import Rates
 from .observe.sinks import Sink
 from .observe.view import View
@@ -77,11 +79,18 @@ class Journal:
     """Keeps the account of the reinforcement-learning phase."""
 
     def __init__(
-        self, view: View, metrics: Sink, trajectories: Sink, *, read_totals: Callable[[], Totals]
+        self,
+        view: View,
+        metrics: Sink,
+        trajectories: Sink,
+        *,
+        algorithm: AlgorithmConfig,
+        read_totals: Callable[[], Totals],
     ):
         self._view = view
         self._metrics = metrics
         self._trajectories = trajectories
+        self._algorithm = algorithm
         self._read_totals = read_totals
         self._phase: _Phase | None = None
         self._rates = Rates()
@@ -106,7 +115,7 @@ class Journal:
     def record(self, update: Update, controller: Controller) -> None:
         """Write down one update."""
         self._trained += update.statistics.trajectories
-        self._useful += update.statistics.useful_trajectories
+        self._useful += self._useful_trajectories(update.statistics)
         self._rewards.append(update.statistics.reward_mean)
         record = {**self._numbers(update, controller), **update.metrics}
         self._warn(record)
@@ -117,7 +126,7 @@ class Journal:
 
     def _warn(self, record: dict[str, float]) -> None:
         """Note what is wrong, once for as long as it lasts; the record says how much it is."""
-        found = alarms(record)
+        found = alarms(record, compares_members=self._algorithm.compares_members)
         for name in found.keys() - self._alarms:
             self._view.note(f"step {record['step']:.0f}: {found[name]}")
         self._alarms = set(found)
@@ -177,8 +186,7 @@ class Journal:
             "lag_max": statistics.lag_max,
             "lag_bound": controller.ledger.schedule.lag_bound,
             "trajectories": statistics.trajectories,
-            "useful_share": statistics.useful_trajectories / max(1, statistics.trajectories),
-            "flat_share": statistics.flat_groups / max(1, statistics.groups),
+            **self._shares(statistics),
             "members": max((len(group.trajectories) for group in update.groups), default=0),
             "tokens_per_second": rates["tokens"],
             "trajectories_per_hour": rates["trajectories"] * 3600,
@@ -191,6 +199,19 @@ class Journal:
             "padding_share": statistics.padding_share,
             **reward_means([each for group in update.groups for each in group.trajectories]),
             "seconds": self._phase.seconds if self._phase else 0.0,
+        }
+
+    def _useful_trajectories(self, statistics: BatchStatistics) -> int:
+        """All of them where the learner makes the advantages: the host knows of none that is 0."""
+        learners = self._algorithm.credits_tokens
+        return statistics.trajectories if learners else statistics.useful_trajectories
+
+    def _shares(self, statistics: BatchStatistics) -> dict[str, float]:
+        if self._algorithm.credits_tokens:
+            return {}
+        return {
+            "useful_share": statistics.useful_trajectories / max(1, statistics.trajectories),
+            "flat_share": statistics.flat_groups / max(1, statistics.groups),
         }
 
     def _cumulative(self, controller: Controller) -> dict[str, float]:

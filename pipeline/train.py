@@ -95,7 +95,13 @@ class Job:
             AuditLog(directory.path / AUDIT_FILE, self._recipe.run.name) as calls,
             audit_to(calls),
         ):
-            journal = Journal(self._view, metrics, trajectories, read_totals=self._read_totals)
+            journal = Journal(
+                self._view,
+                metrics,
+                trajectories,
+                algorithm=self._recipe.algorithm,
+                read_totals=self._read_totals,
+            )
 
             def write_summary() -> None:
                 directory.write_summary(

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from headrace.envs import Message, Task, ToolCall
-from headrace.pipeline.algorithms.advantages import group_relative
+from headrace.pipeline.algorithms.advantages import estimator, group_relative
+from headrace.pipeline.algorithms.config import AlgorithmConfig
+from headrace.pipeline.algorithms.presets import PRESETS
 from headrace.pipeline.controller import Controller, Stages, Update
 from headrace.pipeline.evaluate import Evaluation
 from headrace.pipeline.groups.batching import form_batch
@@ -65,17 +67,22 @@ def update(batch, rewards, version):
     return Update(batch, [group], statistics, {"loss": 0.5})
 
 
-@pytest.fixture
-def journal_and_seen():
+def journal_of(algorithm):
     seen = {"view": Seen(), "metrics": Seen(), "trajectories": Seen()}
     tokens = iter(range(100, 10_000, 100))
     journal = Journal(
         seen["view"],
         seen["metrics"],
         seen["trajectories"],
+        algorithm=algorithm,
         read_totals=lambda: Totals(next(tokens), 0.0, 0.0),
     )
     return journal, seen
+
+
+@pytest.fixture
+def journal_and_seen():
+    return journal_of(AlgorithmConfig())
 
 
 def controller():
@@ -125,6 +132,26 @@ def test_records_trajectories_and_summary(journal_and_seen):
     assert useful == pytest.approx(2 / 5)  # the second group's rewards are all equal
     assert summary["generated_tokens"] > 0
     assert summary["lag"] == {"mean": 0.0, "max": 0, "bound": 4, "mean_bound": 1}
+
+
+@pytest.mark.parametrize(
+    ("preset", "flat", "alarms"), [("grpo", 1.0, 1), ("reinforce", 0.0, 0), ("ppo", None, 0)]
+)
+def test_what_is_flat_or_alone_depends_on_the_algorithm(preset, flat, alarms):
+    """One member with reward 1, which a comparison turns into an advantage of 0."""
+    algorithm = PRESETS[preset]
+    group = TrajectoryGroup(7, Task("t"), (trajectory(1.0, 0),))
+    advantage = estimator(algorithm.advantage)
+    _, statistics = form_batch([group], advantage, batch=0, group_size=1, shape=(1, 1, 8))
+    journal, seen = journal_of(algorithm)
+    run = controller()
+    with journal.phase(run):
+        journal.record(Update(0, [group], statistics, {}), run)
+    (record,) = seen["metrics"].records
+    assert (record.get("flat_share"), record["alarms"]) == (flat, alarms)
+    assert record.get("useful_share") == (None if flat is None else 1 - flat)
+    useful = journal.summary()["useful_trajectories_per_hour"]
+    assert (useful > 0) == (flat != 1.0)
 
 
 def test_turns_tell_sampled_and_observed_tokens_and_the_environments_seconds(journal_and_seen):

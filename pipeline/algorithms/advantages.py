@@ -101,7 +101,8 @@ def batch_whitened(advantages: Array, *, epsilon: float = 1e-4) -> Array:
 
     Reference: Hu et al. 2025, REINFORCE++, equation 5.
     """
-    return batch_scaled(advantages - advantages.mean(), epsilon=epsilon)
+    shifted = advantages - advantages.max()  # equal ones are exactly 0 then, see `_centre`
+    return batch_scaled(shifted - shifted.mean(), epsilon=epsilon)
 
 
 def estimator(name: AdvantageName, *, normalize_std: bool = True) -> AdvantageEstimator:

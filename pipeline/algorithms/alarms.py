@@ -11,15 +11,16 @@ LEAST_MOVED_SHARE = 0.01  # of the parameters' numbers
 MOST_FLAT_SHARE = 0.5  # of a batch's groups
 
 
-def alarms(numbers: Mapping[str, float]) -> dict[str, str]:
+def alarms(numbers: Mapping[str, float], *, compares_members: bool) -> dict[str, str]:
     """Say what is wrong with an update, by a short name.
 
     Args:
       numbers: of the learner (`importance_ess`, `update_norm`, `moved_share`) and the batch
         (`flat_share` of the groups, `members` of the largest group); `teacher_kl` with a teacher.
+      compares_members: whether an advantage needs other members of the group.
 
     Example:
-      >>> alarms({"importance_ess": 0.07})["ess"][:43]
+      >>> alarms({"importance_ess": 0.07}, compares_members=True)["ess"][:43]
       'the effective sample size has fallen to 7% '
     """
     found: dict[str, str] = {}
@@ -42,7 +43,8 @@ def alarms(numbers: Mapping[str, float]) -> dict[str, str]:
         )
     if "teacher_kl" in numbers:  # a teacher teaches groups without any difference, too
         return found
-    if numbers.get("members", 2) == 1:
+    alone = numbers.get("members", 2) == 1 and numbers.get("flat_share", 1.0) == 1.0
+    if compares_members and alone:
         found["lone"] = (
             "every group has a single member, so a comparison within groups gives no advantage; "
             "raise --rollout.group-size or --rollout.min-group-size"

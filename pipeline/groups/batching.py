@@ -5,8 +5,9 @@ packing changes them; every token of every group is in the batch exactly once. T
 episode are sequences of their own with the episode's advantage.
 """
 
+import itertools
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +38,8 @@ class BatchStatistics:
     """What is in one batch. Means are over trajectories, those of lags over groups.
 
     Attributes:
-      useful_trajectories: those with an advantage other than 0.
+      useful_trajectories: those with an advantage other than 0, as far as the host makes them: a
+        critic's, and a penalty in the reward, come in the learner.
       flat_groups: groups without any such trajectory: they teach nothing.
       tokens: all tokens, prompts and observations included.
       sampled_tokens: those in the loss.
@@ -101,10 +103,13 @@ def form_batch(
     credit = [
         group_credit(group, advantage, group_size=group_size, rewards=rewards) for group in groups
     ]
+    if normalize is not None:
+        credit = _normalized(credit, normalize)
     oldest = NO_VERSION if max_lag is None else batch - max_lag
     items = [
         _pack_item(sample, values, batch=batch, oldest=oldest, rewards=rewards)
-        for trajectory, advantages in _with_advantages(groups, credit, normalize)
+        for group, members in zip(groups, credit, strict=True)
+        for trajectory, advantages in zip(group.trajectories, members, strict=True)
         for sample, values in zip(
             trajectory.samples,
             token_credit(trajectory, advantages, rewards=rewards),
@@ -117,18 +122,14 @@ def form_batch(
     return packed, _describe(groups, packed, batch=batch, oldest=oldest, useful=useful)
 
 
-def _with_advantages(
-    groups: Sequence[TrajectoryGroup],
-    credit: Sequence[Sequence[Float32s]],
-    normalize: Normalize | None,
-) -> Iterator[tuple[Trajectory, Float32s]]:
-    """Pair all trajectories with their advantages, normalized over the whole batch."""
-    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+def _normalized(
+    credit: Sequence[Sequence[Float32s]], normalize: Normalize
+) -> list[list[Float32s]]:
+    """Normalize the advantages of all groups' members over the whole batch."""
     each = [advantages for members in credit for advantages in members]
-    if normalize is not None:
-        together = np.asarray(normalize(np.concatenate(each)), np.float32)
-        each = np.split(together, np.cumsum([len(advantages) for advantages in each])[:-1])
-    return zip(trajectories, each, strict=True)
+    together = np.asarray(normalize(np.concatenate(each)), np.float32)
+    parts = iter(np.split(together, np.cumsum([len(advantages) for advantages in each])[:-1]))
+    return [list(itertools.islice(parts, len(members))) for members in credit]
 
 
 def _pack_item(

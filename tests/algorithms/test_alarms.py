@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 
 import pytest
 
@@ -16,8 +17,12 @@ FINE = {
 }
 
 
-def test_a_good_update_and_an_empty_record_raise_none():
-    assert alarms(FINE) == alarms({}) == {}
+COMPARED = partial(alarms, compares_members=True)
+
+
+@pytest.mark.parametrize("compares", [False, True])
+def test_a_good_update_and_an_empty_record_raise_none(compares):
+    assert alarms(FINE, compares_members=compares) == alarms({}, compares_members=compares) == {}
 
 
 @pytest.mark.parametrize(
@@ -28,18 +33,27 @@ def test_a_good_update_and_an_empty_record_raise_none():
         ("nan", {"skipped": 1.0, "grad_norm": math.nan}, "not finite.*--learner.learning-rate"),
         ("nan", {"skipped": 1.0, "grad_norm": math.inf}, "not finite"),
         ("lone", {"members": 1, "flat_share": 1.0}, "single member.*--rollout.group-size"),
+        ("lone", {"members": 1, "flat_share": None}, "single member"),  # a k1 reward comes later
         ("flat", {"flat_share": 0.75}, "75% .*--schedule.equal-rewards drop"),
     ],
 )
 def test_an_alarm_says_what_is_wrong_and_what_to_do(name, numbers, text):
-    found = alarms(FINE | numbers)
+    given = {name: value for name, value in (FINE | numbers).items() if value is not None}
+    found = COMPARED(given)
     assert found.keys() == {name}
     assert re.search(text, found[name])
 
 
 def test_an_update_that_was_skipped_is_no_alarm():
-    assert alarms(FINE | {"update_norm": 0.0, "moved_share": 0.0}) == {}
+    assert COMPARED(FINE | {"update_norm": 0.0, "moved_share": 0.0}) == {}
 
 
 def test_with_a_teacher_groups_without_a_difference_are_no_alarm():
-    assert alarms(FINE | {"members": 1, "flat_share": 1.0, "teacher_kl": 0.3}) == {}
+    assert COMPARED(FINE | {"members": 1, "flat_share": 1.0, "teacher_kl": 0.3}) == {}
+
+
+def test_a_single_member_is_no_alarm_where_members_are_not_compared():
+    alone = FINE | {"members": 1}
+    assert alarms(alone, compares_members=False) == {}
+    assert alarms(alone | {"flat_share": 1.0}, compares_members=False).keys() == {"flat"}
+    assert COMPARED(alone) == {}  # its turns were compared with each other

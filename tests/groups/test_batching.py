@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from headrace.envs.base import Task
-from headrace.pipeline.algorithms.advantages import batch_scaled
+from headrace.pipeline.algorithms.advantages import batch_scaled, batch_whitened, uncompared
 from headrace.pipeline.algorithms.config import RewardsConfig
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.groups.batching import BatchStatistics, form_batch
@@ -117,6 +117,29 @@ def test_normalized_by_the_batch_the_mean_square_is_one_and_ratios_are_kept() ->
     members = np.array([1.0, -1.0, 0.0])  # by hand: rewards 1 and 3 around 2, and one alone
     np.testing.assert_allclose(ratios[0], 1 / np.sqrt(np.mean(members**2)), rtol=1e-3)
     assert statistics.useful_trajectories == 2
+
+
+@pytest.mark.parametrize(
+    ("rewards", "useful", "flat"),
+    [
+        ([0, 0, 0, 1], 8, 0),  # against the batch's mean the zeros are worth something
+        ([0, 0, 0, 0], 0, 4),
+        ([0.1] * 4, 0, 4),  # whose mean is not 0.1 in float32
+    ],
+)
+def test_what_is_useful_is_counted_after_the_whole_batch_is_compared(
+    rewards: list[float], useful: int, flat: int
+) -> None:
+    groups = [
+        TrajectoryGroup(i, Task("a"), (trajectory(reward, tokens=4, versions=(0, 0)),) * 2)
+        for i, reward in enumerate(rewards)
+    ]
+    packed, statistics = form_batch(
+        groups, uncompared, batch=0, group_size=2, shape=(1, 8, 4), normalize=batch_whitened
+    )
+    moved = packed.loss_mask & (packed.advantages != 0)
+    assert moved.sum() == 2 * useful
+    assert (statistics.useful_trajectories, statistics.flat_groups) == (useful, flat)
 
 
 def test_statistics_by_hand() -> None:
