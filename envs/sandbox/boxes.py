@@ -8,12 +8,12 @@ import math
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 import trio
 
 from .config import SandboxConfig
-from .connection import Connection
+from .connection import Connection, understood
 from .limits import Limits
 from .names import new_name
 from .protocol import (
@@ -25,7 +25,7 @@ from .protocol import (
     Watch,
     WatchedSandbox,
 )
-from .results import Result, Usage
+from .results import Result, Status, Usage
 from .supervisor.wire import pack, unpack
 
 _GRACE_SECONDS = 10.0  # a supervisor that is so much late is as good as dead
@@ -134,7 +134,8 @@ class Box:
                 answer = await self._connection.request(
                     "read", box=self._name, path=path, max_bytes=max_bytes
                 )
-        return unpack(answer["data"])
+        with understood("read"):
+            return unpack(answer["data"])
 
     async def write(self, path: str, data: bytes) -> None:
         """Write a file, with the folders of its path."""
@@ -201,17 +202,20 @@ def _bounds(limits: Limits, deadline: float | None) -> dict[str, Any]:
 
 
 def _result(exec_id: str, answer: Mapping[str, Any]) -> Result:
-    return Result(
-        status=answer["status"],
-        exit_code=answer["exit_code"],
-        stdout=unpack(answer["stdout"]),
-        stderr=unpack(answer["stderr"]),
-        truncated=answer["truncated"],
-        usage=Usage(**answer["usage"]),
-        exec_id=exec_id,
-        cause=answer["cause"],
-        workspace_lost=answer["workspace_lost"],
-    )
+    with understood("exec"):
+        if answer["status"] not in get_args(Status):
+            raise ValueError(f"status must be one of {get_args(Status)}, got {answer['status']!r}")
+        return Result(
+            status=answer["status"],
+            exit_code=answer["exit_code"],
+            stdout=unpack(answer["stdout"]),
+            stderr=unpack(answer["stderr"]),
+            truncated=answer["truncated"],
+            usage=Usage(**answer["usage"]),
+            exec_id=exec_id,
+            cause=answer["cause"],
+            workspace_lost=answer["workspace_lost"],
+        )
 
 
 def _broken(exec_id: str, problem: str) -> Result:

@@ -4,6 +4,8 @@ Invariant: each request that was sent is answered once: by the supervisor, or by
 `ConnectionLost` when the stream ends.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import trio
@@ -12,6 +14,7 @@ from .protocol import SandboxError, SandboxFileError
 from .supervisor.wire import LineBuffer, WireError, encode
 
 _READ_BYTES = 1 << 20
+_GONE = "the sandboxes' supervisor is gone"
 
 
 class ConnectionLost(SandboxError):
@@ -24,10 +27,10 @@ class Pending:
     def __init__(self, number: int) -> None:
         self.id = number
         self._answered = trio.Event()
-        self._answer: dict[str, Any] | None = None
+        self._answer: dict[str, Any] | ConnectionLost = {}
 
-    def answer(self, fields: dict[str, Any] | None) -> None:
-        """Take the answer; None if there will be none."""
+    def answer(self, fields: dict[str, Any] | ConnectionLost) -> None:
+        """Take the answer, or why there will be none."""
         self._answer = fields
         self._answered.set()
 
@@ -52,6 +55,7 @@ class Connection:
         self._writing = trio.Lock()
         self._pending: dict[int, Pending] = {}
         self._count = 0
+        self._loss = _GONE
         self.is_lost = False
 
     async def post(self, op: str, **fields: Any) -> Pending:
@@ -71,7 +75,7 @@ class Connection:
 
     async def _write(self, message: dict[str, Any]) -> None:
         if self.is_lost:
-            raise ConnectionLost("the sandboxes' supervisor is gone")
+            raise ConnectionLost(self._loss)
         data = encode(message)
         # Half a line would be the end of all others, so a line isn't cancelled.
         with trio.CancelScope(shield=True):
@@ -79,7 +83,7 @@ class Connection:
                 try:
                     await self._send.send_all(data)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    raise ConnectionLost("the sandboxes' supervisor is gone") from None
+                    raise ConnectionLost(self._loss) from None
 
     async def listen(self) -> None:
         """Hand answers to those who wait, until the stream ends."""
@@ -88,15 +92,20 @@ class Connection:
             while data := await self._receive.receive_some(_READ_BYTES):
                 for answer in lines.feed(bytes(data)):
                     self._hand_over(answer)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, WireError):
-            pass  # all of them mean the same to those who wait
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        except WireError as error:
+            self._loss = f"the sandboxes' supervisor doesn't keep to the protocol: {error}"
         finally:
             self.is_lost = True
             for pending in self._pending.values():
-                pending.answer(None)
+                pending.answer(ConnectionLost(self._loss))
 
     def _hand_over(self, answer: dict[str, Any]) -> None:
-        pending = self._pending.pop(answer.get("id", 0), None)
+        number = answer.get("id")
+        if not isinstance(number, int):
+            raise WireError(f"an answer's id must be that of its request, got {number!r}")
+        pending = self._pending.pop(number, None)
         if pending is not None:
             pending.answer(answer)
 
@@ -106,9 +115,25 @@ class Connection:
         await trio.aclose_forcefully(self._receive)
 
 
-def _checked(answer: dict[str, Any] | None) -> dict[str, Any]:
-    if answer is None:
-        raise ConnectionLost("the sandboxes' supervisor is gone")
+@contextmanager
+def understood(op: str) -> Iterator[None]:
+    """Take an answer apart in a block.
+
+    Raises:
+      SandboxError: if it isn't what the protocol says, as of a server of another version.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise SandboxError(
+            f"the sandboxes' supervisor gave no answer to {op!r} that is one "
+            f"({type(error).__name__}: {error}); use a server of this version"
+        ) from error
+
+
+def _checked(answer: dict[str, Any] | ConnectionLost) -> dict[str, Any]:
+    if isinstance(answer, ConnectionLost):
+        raise ConnectionLost(str(answer))  # an exception of each one who waits
     if "error" not in answer:
         return answer
     refused = answer.get("kind") == "refused"

@@ -18,7 +18,7 @@ import trio
 from . import bwrap, rlimit
 from .boxes import Boxes
 from .config import SandboxConfig
-from .connection import Connection
+from .connection import Connection, understood
 from .protocol import Guarantees, SandboxError, SandboxUnavailable
 
 _START_SECONDS = 30.0
@@ -35,13 +35,20 @@ async def open_boxes(config: SandboxConfig, *, run: str = "run") -> AsyncIterato
       run: a name of the run, in the names of what is made on the machine.
 
     Raises:
-      SandboxError: if it doesn't answer.
-      SandboxUnavailable: if what the backend needs isn't here.
+      SandboxError: if it doesn't answer, or not as the protocol says.
+      SandboxUnavailable: if what the backend needs isn't here, or it has no walls and the
+        configuration wants some.
     """
     process, connection, settings = await _start(config, run)
     trio.lowlevel.spawn_system_task(connection.listen)  # ends with the stream
     try:
         guarantees = await _greet(connection, settings)
+        if not (guarantees.is_boundary or config.allow_unsafe):
+            raise SandboxUnavailable(
+                f"is_boundary of {config.backend!r} is False: its programs can read and change "
+                "everything that its user can; let the server use bwrap, or set "
+                "allow_unsafe=True for code that you trust"
+            )
         yield Boxes(connection, config, guarantees)
     finally:
         await _end(process, connection)
@@ -57,10 +64,15 @@ async def _start(
         if process.stdin is None or process.stdout is None:
             raise SandboxError("a command without pipes")
         return process, Connection(process.stdin, process.stdout), None
-    of_backend = bwrap.settings if config.backend == "bwrap" else rlimit.settings
-    settings = of_backend(config, run)
+    settings = settings_of(config, run)
     process, stream = await _start_supervisor()
     return process, Connection(stream, stream), settings
+
+
+def settings_of(config: SandboxConfig, run: str) -> dict[str, Any]:
+    """Return what a supervisor of this machine needs to know; see `bwrap.settings`."""
+    of_backend = bwrap.settings if config.backend == "bwrap" else rlimit.settings
+    return of_backend(config, run)
 
 
 async def _start_supervisor() -> tuple[trio.Process, trio.SocketStream]:
@@ -79,13 +91,10 @@ async def _start_supervisor() -> tuple[trio.Process, trio.SocketStream]:
 
 
 async def _greet(connection: Connection, settings: dict[str, Any] | None) -> Guarantees:
-    with trio.move_on_after(_START_SECONDS) as scope:
+    with trio.move_on_after(_START_SECONDS), understood("hello"):
         answer = await connection.request("hello", settings=settings)
-    if scope.cancelled_caught:
-        raise SandboxUnavailable(
-            f"the sandboxes' supervisor didn't answer in {_START_SECONDS:g} s"
-        )
-    return Guarantees(**answer["guarantees"])
+        return Guarantees(**answer["guarantees"])
+    raise SandboxError(f"the sandboxes' supervisor didn't answer in {_START_SECONDS:g} s")
 
 
 async def _end(process: trio.Process, connection: Connection) -> None:

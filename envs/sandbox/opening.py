@@ -20,6 +20,7 @@ from .hosts import open_boxes
 from .protocol import Sandbox, SandboxError, SandboxUnavailable, WatchedSandbox
 
 DEFAULT = SandboxConfig()
+_NEVER = (SandboxUnavailable, FileNotFoundError, PermissionError)  # no later try will do
 
 
 class _Opener(Protocol):
@@ -63,12 +64,12 @@ class _Shared:
     def __init__(self) -> None:
         self._ready = trio.Event()
         self._opener: _Opener | None = None
-        self._problem = ""
+        self._problem: SandboxError | OSError | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether another one is needed."""
-        return bool(self._problem) or (self._opener is not None and self._opener.is_lost)
+        return self._problem is not None or (self._opener is not None and self._opener.is_lost)
 
     async def host(self, config: SandboxConfig, run: str) -> None:
         """Hold it open until the trio run ends; a system task."""
@@ -77,7 +78,7 @@ class _Shared:
                 self._ready.set()
                 await trio.sleep_forever()
         except (SandboxError, OSError) as error:
-            self._problem = str(error)
+            self._problem = error
         finally:
             self._ready.set()
 
@@ -85,11 +86,15 @@ class _Shared:
         """Wait until it has started.
 
         Raises:
-          SandboxUnavailable: if it can't.
+          SandboxUnavailable: if it never will on this machine.
+          SandboxError: if it can't now: the next to ask has another try.
         """
         await self._ready.wait()
         if self._opener is None:
-            raise SandboxUnavailable(self._problem)
+            for_good = isinstance(self._problem, _NEVER)
+            raise (SandboxUnavailable if for_good else SandboxError)(
+                str(self._problem or "the run is over")
+            ) from self._problem
         return self._opener
 
 

@@ -5,7 +5,7 @@ Invariant: when a call returns, raises or is cancelled, nothing that it started 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args, get_type_hints
 
 from .limits import Limits
 from .results import Result
@@ -52,6 +52,13 @@ class Guarantees:
     processes: Literal["cgroup", "rlimit", "polled", "interpreter", "remote", "none"]
     disk: Literal["tmpfs", "interpreter", "remote", "none"]
     cpu: Literal["rlimit", "interpreter", "remote", "none"]
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():  # it may come from a server
+            value, known = self.__dict__[name], get_args(kind) or (True, False)
+            if value not in known:
+                choices = ", ".join(map(str, known))
+                raise ValueError(f"{name} must be one of {choices}, got {value!r}")
 
 
 class Sandbox(Protocol):

@@ -12,8 +12,8 @@ what runs in them, within the limits that it sends.
 
 import argparse
 
-from . import bwrap, rlimit
 from .config import SandboxConfig
+from .hosts import settings_of
 from .limits import Limits
 from .supervisor.main import serve
 
@@ -34,8 +34,7 @@ def main() -> None:
         tools=given.tools,
         limits=Limits(disk_bytes=given.disk_bytes),
     )
-    of_backend = bwrap.settings if config.backend == "bwrap" else rlimit.settings
-    serve((0, 1), of_backend(config, "served"))
+    serve((0, 1), settings_of(config, "served"))
 
 
 if __name__ == "__main__":

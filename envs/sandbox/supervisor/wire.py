@@ -88,7 +88,7 @@ class LineBuffer:
 def _decode(line: bytes) -> dict[str, Any]:
     try:
         message = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError(f"not a line of JSON: {line[:80]!r}") from error
     if not isinstance(message, dict):
         raise WireError(f"not a JSON object: {line[:80]!r}")
