@@ -227,7 +227,7 @@ def _check_json(task: Task) -> None:
     data = dict(task.data)
     try:
         back = json.loads(json.dumps(data, allow_nan=False))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise EnvContractError(f"the data of task {task.id!r} must be JSON: {error}") from error
     _require(back == data, f"the data of task {task.id!r}, {data}, comes back from JSON as {back}")
 

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, Union
 
 _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_LITERALS = (str, int, bool, type(None))  # those of Python that JSON has, too
 _SUPPORTED = (
-    "str, int, float, bool, list[...], dict, Literal[...], an Enum of texts or numbers, or one of "
-    "these | None"
+    "str, int, float, bool, list[...], dict, Literal[...] of what JSON has, an Enum of "
+    "texts or numbers, or one of these | None"
 )
 
 
@@ -46,7 +47,7 @@ def json_schema(hint: Any) -> Mapping[str, Any]:
         return {"type": "array", "items": json_schema(arguments[0])}
     if origin is dict and arguments[0] is str:
         return {"type": "object", "additionalProperties": json_schema(arguments[1])}
-    if origin is Literal:
+    if origin is Literal and all(type(value) in _LITERALS for value in arguments):
         return {"enum": list(arguments)}
     if inner := _optional(hint):
         return {"anyOf": [json_schema(inner[0]), {"type": "null"}]}

@@ -43,7 +43,7 @@ def test_a_built_in_recipe_s_environment_has_as_many_tasks_as_it_draws(name):
 
 
 def test_every_built_in_recipe_says_in_a_line_what_it_does():
-    assert NAMES == ["calculator", "frozen_lake", "guess_number", "lookup", "search"]
+    assert NAMES == ["calculator", "code", "frozen_lake", "guess_number", "lookup", "search"]
     assert all(len(text) > 20 for text in builtin_recipes().values())
 
 

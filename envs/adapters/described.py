@@ -43,7 +43,7 @@ async def checked_arguments(call: ToolCall, tools: Sequence[Tool]) -> dict[str, 
 
 
 def sendable(data: Any) -> Any:
-    """Return JSON data with "?" for lone surrogates, which tokens may decode to, UTF-8 hasn't."""
+    """Return JSON data with "?" for lone surrogates, which JSON can say and UTF-8 can't."""
     return json.loads(json.dumps(data, ensure_ascii=False).encode(errors="replace"))
 
 

@@ -21,6 +21,10 @@ RUN_ANSWERS = {
     "binary_matrix", "countdown", "intermediate_integration", "n_queens", "puzzle24",
     "polynomial_multiplication", "simple_integration", "spiral_matrix", "string_insertion",
 }  # fmt: skip
+_UNSAFE = (
+    "the scorer of {} runs answers as Python, and may do what the run may; set allow_unsafe=True "
+    "if the policy may, too"
+)
 
 
 class ReasoningGymEnv:
@@ -61,10 +65,7 @@ class ReasoningGymEnv:
         self._entry = self._questions[0]
         self._name = self._entry["metadata"]["source_dataset"]  # one of a mixture's
         if self._name in RUN_ANSWERS and not self._allow_unsafe:
-            raise EnvironmentBroken(
-                f"the scorer of {self._name} runs answers as Python, and may do what the run may; "
-                "set allow_unsafe=True if the policy may, too"
-            )
+            raise EnvironmentBroken(_UNSAFE.format(self._name))
         return [Message("user", f"{self._entry['question']}\n{self._hint}".strip())]
 
     def step(self, message: Message) -> StepResult:
@@ -81,7 +82,22 @@ class ReasoningGymEnv:
 
 
 def spec(dataset: str, **options: Any) -> EnvSpec:
-    """Return the `EnvSpec` of a dataset; options as of `ReasoningGymEnv`."""
+    """Return the `EnvSpec` of a dataset; options as of `ReasoningGymEnv`.
+
+    Raises:
+      ValueError: for a dataset that there isn't, that needs other settings, or that runs answers
+        and isn't allowed to.
+    """
     if dataset not in reasoning_gym.factory.DATASETS:
         raise ValueError(f"reasoning-gym has no dataset {dataset!r}")
+    if dataset in RUN_ANSWERS and not options.get("allow_unsafe"):
+        raise ValueError(_UNSAFE.format(dataset))
+    settings = options.get("settings") or {}
+    try:
+        reasoning_gym.create_dataset(dataset, size=1, **settings)
+    except Exception as error:  # a dataset may raise anything
+        raise ValueError(
+            f"reasoning-gym can't make {dataset!r} with the settings {settings}: {error}; change "
+            "`settings`"
+        ) from error
     return seeded_spec(partial(ReasoningGymEnv, dataset, **options), dataset)

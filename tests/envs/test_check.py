@@ -111,6 +111,11 @@ def test_finds_broken_tasks() -> None:
         check(end, tasks=[Task("a"), Task("a")])
     with pytest.raises(EnvContractError, match="must be JSON"):
         check(end, tasks=[Task("a", {"x": {1, 2}})])
+    deep: list[object] = []
+    for _ in range(20_000):
+        deep = [deep]
+    with pytest.raises(EnvContractError, match="must be JSON"):
+        check(end, tasks=[Task("a", {"x": deep})])
     for changed in ({1: "a"}, {"x": (1, 2)}):
         with pytest.raises(EnvContractError, match="comes back from JSON as"):
             check(end, tasks=[Task("a", changed)])

@@ -516,7 +516,9 @@ def test_limits_that_make_no_sense(option: str) -> None:
         tool(negate, **{option: 0})  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("hint", [complex, set, int | str, list[complex], bytes])
+@pytest.mark.parametrize(
+    "hint", [complex, set, int | str, list[complex], bytes, Literal["up", b"down"]]
+)
 def test_types_that_json_lacks_are_refused_when_the_tool_is_made(hint: Any) -> None:
     with pytest.raises(TypeError, match="must be str, int"):
         json_schema(hint)

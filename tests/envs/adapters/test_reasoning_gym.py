@@ -28,7 +28,7 @@ import reasoning_gym
 from reasoning_gym.composite import DatasetSpec
 from reasoning_gym.factory import DATASETS
 
-from headrace.envs.adapters.reasoning_gym import RUN_ANSWERS, ReasoningGymEnv
+from headrace.envs.adapters.reasoning_gym import RUN_ANSWERS, ReasoningGymEnv, spec
 
 # The answers in these are empty, and their scorers refuse them.
 WITHOUT_ANSWERS = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
@@ -136,6 +136,22 @@ def test_a_recipe_names_it() -> None:
     trio.run(check_env, found.make, found.tasks("eval", 2, 0))
     with pytest.raises(ValueError, match="reasoning-gym has no dataset 'chain_some'"):
         load_env("reasoning_gym/chain_some")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "message"),
+    [
+        ("countdown", {}, "countdown runs answers .* set allow_unsafe=True"),
+        ("composite", {}, r"can't make 'composite' with the settings \{\}: .*; change `settings`"),
+        ("chain_sum", {"settings": {"min_terms": 9}}, "can't make 'chain_sum' .*'min_terms': 9"),
+        ("chain_sum", {"settings": {"terms": 9}}, "can't make 'chain_sum' .*'terms'"),
+    ],
+)
+def test_what_no_episode_could_start_is_refused_at_once(dataset, options, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        spec(dataset, **options)
+    if dataset == "countdown":
+        assert spec(dataset, allow_unsafe=True).best_reward == 1.0
 
 
 def test_in_processes_it_keeps_the_protocol_and_members_read_the_same() -> None:
