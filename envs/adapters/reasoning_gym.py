@@ -21,10 +21,7 @@ RUN_ANSWERS = {
     "binary_matrix", "countdown", "intermediate_integration", "n_queens", "puzzle24",
     "polynomial_multiplication", "simple_integration", "spiral_matrix", "string_insertion",
 }  # fmt: skip
-_UNSAFE = (
-    "the scorer of {} runs answers as Python, and may do what the run may; set allow_unsafe=True "
-    "if the policy may, too"
-)
+_UNSAFE = "the scorer of {} runs answers as Python; if they may do all, set allow_unsafe=True"
 
 
 class ReasoningGymEnv:
@@ -88,8 +85,6 @@ def spec(dataset: str, **options: Any) -> EnvSpec:
       ValueError: for a dataset that there isn't, that needs other settings, or that runs answers
         and isn't allowed to.
     """
-    if dataset not in reasoning_gym.factory.DATASETS:
-        raise ValueError(f"reasoning-gym has no dataset {dataset!r}")
     if dataset in RUN_ANSWERS and not options.get("allow_unsafe"):
         raise ValueError(_UNSAFE.format(dataset))
     settings = options.get("settings") or {}
@@ -97,7 +92,6 @@ def spec(dataset: str, **options: Any) -> EnvSpec:
         reasoning_gym.create_dataset(dataset, size=1, **settings)
     except Exception as error:  # a dataset may raise anything
         raise ValueError(
-            f"reasoning-gym can't make {dataset!r} with the settings {settings}: {error}; change "
-            "`settings`"
+            f"reasoning-gym can't make {dataset!r} with settings={settings}: {error}; change them"
         ) from error
     return seeded_spec(partial(ReasoningGymEnv, dataset, **options), dataset)
