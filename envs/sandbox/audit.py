@@ -1,13 +1,14 @@
 """The audit log: two lines for each program that a run let run, chained by hashes.
 
 The first is written before the program starts, the second when it has ended; of a call whose
-process was killed there is only the first. Each line holds the hash of the line before it, so a
-line can't be changed, removed or put in without changing every later one. What the chain can't
-show is that the last lines were cut off, or that all was written anew: for that, keep
-`AuditReport.head` elsewhere.
+process was killed there is only the first. A process's first call with a configuration has a
+line of the kind "policy" before both, which says what that is. Each line holds the hash of the
+line before it, so a line can't be changed, removed or put in without changing every later one.
+What the chain can't show is that the last lines were cut off, or that all was written anew: for
+that, keep `AuditReport.head` elsewhere.
 
 Invariant: all processes and threads of a run append to one chain, one at a time; no code, input
-or output is in it, only hashes and sizes.
+or output is in it, only hashes, numbers and sizes.
 """
 
 import errno
@@ -28,7 +29,8 @@ from .names import safe_name
 
 FILE_NAME = "sandbox.jsonl"
 _START = "0" * 64
-_TAIL_BYTES = 1 << 16  # a record is far shorter
+_POLICY = "policy"
+_BLOCK_BYTES = 1 << 12
 
 
 class AuditError(ValueError):
@@ -68,6 +70,7 @@ class AuditLog:
         self._owner = 0  # the process that opened it: locks don't keep a fork of it out
         self._turn = threading.Lock()
         self._size, self._sequence, self._head = 0, 0, _START
+        self._policies = set[str]()
 
     def __enter__(self) -> Self:
         return self
@@ -94,6 +97,12 @@ class AuditLog:
                 self._append(fd, fields)
             finally:
                 fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def record_policy(self, policy: str, config: Mapping[str, Any]) -> None:
+        """Append a configuration and its digest, if this process hasn't; raises as `record`."""
+        if policy not in self._policies:
+            self.record({"kind": _POLICY, "policy": policy, "config": config})
+            self._policies.add(policy)
 
     def close(self) -> None:
         """Close the file."""
@@ -141,7 +150,7 @@ def verify_log(path: Path) -> AuditReport:
             previous = str(claimed)
             if "status" in record:
                 by_status[str(record["status"])] += 1
-            else:
+            elif record.get("kind") != _POLICY:
                 calls += 1
     return AuditReport(calls, by_status, calls - by_status.total(), previous, is_torn)
 
@@ -204,11 +213,27 @@ def _parse(line: bytes, number: int) -> dict[str, Any]:
 def _resume(fd: int) -> tuple[int, str]:
     """Return the next sequence number and the last hash; cut off an unfinished last line."""
     size = os.fstat(fd).st_size
-    tail = os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
-    whole, _, torn = tail.rpartition(b"\n")
-    if torn:
-        os.ftruncate(fd, size - len(torn))
-    if not whole:
+    end = _line_start(fd, size)
+    if end < size:
+        os.ftruncate(fd, end)
+    if end == 0:
         return 0, _START
-    last = _parse(whole.rpartition(b"\n")[2], number=-1)
-    return int(last["sequence"]) + 1, str(last["hash"])
+    start = _line_start(fd, end - 1)
+    try:
+        last = json.loads(os.pread(fd, end - start, start))
+        return int(last["sequence"]) + 1, str(last["hash"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise AuditError(
+            "the last line isn't a record; look who wrote it, and move the file away to go on"
+        ) from error
+
+
+def _line_start(fd: int, end: int) -> int:
+    """Return where the line begins that goes on to `end`, however long it is."""
+    while end > 0:
+        begin = max(0, end - _BLOCK_BYTES)
+        newline = os.pread(fd, end - begin, begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
+        end = begin
+    return 0

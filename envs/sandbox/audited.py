@@ -26,10 +26,11 @@ class AuditedSandbox:
         self._inside = inside
         self._log = log
         self._config = config
+        self._policy = asdict(config)
         self._common = {
             "episode": episode,
             "backend": config.backend,
-            "policy": digest(asdict(config)),
+            "policy": digest(self._policy),
         }
 
     @property
@@ -47,14 +48,15 @@ class AuditedSandbox:
         deadline: float | None = None,
     ) -> Result:
         """Run a program and record how it ended."""
-        what = {**self._common, **_digests(program, stdin, files or {})}
+        bounds = asdict(limits or self._config.limits)
+        what = {**self._common, **_digests(program, stdin, files or {}), "limits": bounds}
         return await self._inside.exec(
             program,
             stdin=stdin,
             files=files,
             limits=limits,
             deadline=deadline,
-            watch=_Records(self._log, {**what, "limits": asdict(limits or self._config.limits)}),
+            watch=_Records(self._log, self._policy, what),
         )
 
     async def read(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
@@ -71,24 +73,23 @@ class AuditedSandbox:
 
 
 class _Records:
-    """Writes the two lines of one call; a `Watch`."""
+    """Writes the two lines of one call; a `Watch`. Times are those of the epoch."""
 
-    def __init__(self, log: AuditLog, what: Mapping[str, Any]) -> None:
+    def __init__(self, log: AuditLog, policy: Mapping[str, Any], what: Mapping[str, Any]) -> None:
         self._log = log
+        self._policy = policy
         self._what = what
-        self._began = 0.0
 
     def began(self, exec_id: str) -> None:
-        self._began = time.time()
-        self._log.record({**self._what, "exec_id": exec_id, "began": self._began})
+        self._log.record_policy(self._what["policy"], self._policy)
+        self._what = {**self._what, "exec_id": exec_id, "began_seconds": time.time()}
+        self._log.record(self._what)
 
     def ended(self, result: Result) -> None:
         self._log.record(
             {
                 **self._what,
-                "exec_id": result.exec_id,
-                "began": self._began,
-                "ended": time.time(),
+                "ended_seconds": time.time(),
                 "status": result.status,
                 "cause": result.cause,
                 "exit_code": result.exit_code,
@@ -101,8 +102,9 @@ class _Records:
 
 def _digests(program: Program, stdin: bytes, files: Mapping[str, bytes]) -> dict[str, Any]:
     """Return hashes of all that is run: a program may be in any of the three."""
+    hashes = {path: hashlib.sha256(data).hexdigest() for path, data in files.items()}
     return {
         "program": digest(program if isinstance(program, str) else list(program)),
         "stdin": hashlib.sha256(stdin).hexdigest(),
-        "files": {path: hashlib.sha256(data).hexdigest() for path, data in files.items()},
+        "files": {"count": len(files), "digest": digest(hashes)},
     }

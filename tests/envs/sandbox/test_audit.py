@@ -1,9 +1,10 @@
 """The audit log: every call is in it, and no line can be changed unseen."""
 
 import json
-import os
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -16,14 +17,20 @@ from headrace.envs.base import EPISODE
 from headrace.envs.sandbox import (
     AuditError,
     AuditLog,
+    Guarantees,
     Limits,
+    Program,
+    Result,
+    SandboxConfig,
     Usage,
     audit_run,
     audit_to,
     open_sandbox,
     verify_log,
 )
-from headrace.envs.sandbox.audit import FILE_NAME
+from headrace.envs.sandbox.audit import FILE_NAME, digest
+from headrace.envs.sandbox.audited import AuditedSandbox
+from headrace.envs.sandbox.protocol import UNWATCHED, Watch
 from tests.envs.sandbox.harness import CONFIGS, require
 
 
@@ -42,6 +49,20 @@ def ends(path: Path) -> list[dict[str, Any]]:
     """Return the second lines of calls."""
     records = [json.loads(line) for line in path.read_text().splitlines()]
     return [record for record in records if "status" in record]
+
+
+_FORKS = """
+import os, pathlib, sys
+from headrace.envs.sandbox import AuditLog
+with AuditLog(pathlib.Path(sys.argv[1]), "run") as log:
+    log.record({})
+    pid = os.fork()
+    for number in range(30):
+        log.record({})
+    if pid == 0:
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+"""
 
 
 @pytest.fixture
@@ -88,6 +109,32 @@ def test_a_torn_line_is_told_and_cut_when_the_run_goes_on(path: Path) -> None:
     assert (verify_log(path).calls, verify_log(path).is_torn) == (3, False)
 
 
+@pytest.mark.parametrize("size", [10, 1 << 16, 200_000])
+def test_records_and_torn_lines_may_be_of_any_length(path: Path, size: int) -> None:
+    for number in range(2):  # each resumes
+        with AuditLog(path, "run") as log:
+            log.record({"exec_id": f"call-{number}", "text": size * "x"})
+        with path.open("a") as file:
+            file.write('{"sequence": 4, "text": "' + size * "y")
+    write(path, 1)
+    report = verify_log(path)
+    assert (report.calls, report.is_torn) == (3, False)
+
+
+def test_a_log_of_nothing_but_a_torn_line_begins_anew(path: Path) -> None:
+    path.write_text(200_000 * "x")
+    write(path, 1)
+    assert verify_log(path).calls == 1
+
+
+@pytest.mark.parametrize("line", ["", "{}", "[]", "x", '{"sequence": [], "hash": ""}'])
+def test_a_log_whose_last_line_is_no_record_is_not_gone_on_with(path: Path, line: str) -> None:
+    path.write_text(line + "\n")
+    with pytest.raises(AuditError, match=r"last line.*move"):
+        write(path, 1)
+    assert path.read_text() == line + "\n"
+
+
 def test_a_call_without_an_end_is_told(path: Path) -> None:
     with AuditLog(path, "run") as log:
         log.record({"exec_id": "call-0"})
@@ -106,14 +153,8 @@ def test_many_threads_and_logs_write_one_chain(path: Path) -> None:
 
 
 def test_a_forked_process_writes_to_the_same_chain(path: Path) -> None:
-    with AuditLog(path, "run") as log:
-        write_to(log, 1)
-        pid = os.fork()
-        if pid == 0:
-            write_to(log, 30)
-            os._exit(0)
-        write_to(log, 30)
-        assert os.waitpid(pid, 0)[1] == 0
+    # In a process of its own, where no thread is that a fork leaves out, such as JAX has.
+    subprocess.run([sys.executable, "-c", _FORKS, str(path)], check=True, timeout=60)
     assert verify_log(path).calls == 61
 
 
@@ -146,7 +187,7 @@ def test_every_call_of_a_run_is_recorded_without_its_content(path: Path) -> None
     assert len({record["policy"] for record in records}) == 1
     assert len({record["program"] for record in records}) == 3
     assert len({record["exec_id"] for record in records}) == 4
-    assert all(record["ended"] >= record["began"] for record in records)
+    assert all(record["ended_seconds"] >= record["began_seconds"] for record in records)
     assert records[1]["limits"]["wall_seconds"] == 0.2
     assert "s3cr3t" not in path.read_text()
     report = verify_log(path)
@@ -248,7 +289,7 @@ def test_a_killed_worker_leaves_the_line_of_its_call(path: Path) -> None:
                     await env.reset(Task("t"), 0)
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(env.step, Message("assistant", "while True: pass"))
-                        while not path.exists():
+                        while not (path.exists() and '"exec_id"' in path.read_text()):
                             await trio.sleep(0.01)
                         nursery.cancel_scope.cancel()
 
@@ -269,8 +310,67 @@ def test_what_is_given_beside_the_program_is_recorded_too(path: Path) -> None:
     first, second = ends(path)
     assert first["program"] == second["program"]
     assert first["stdin"] != second["stdin"]
-    assert first["files"].keys() == second["files"].keys() == {"x.py"}
-    assert first["files"] != second["files"]
+    assert first["files"]["count"] == second["files"]["count"] == 1
+    assert first["files"]["digest"] != second["files"]["digest"]
+
+
+class Idle:
+    """A sandbox in which nothing runs; `ended` of its calls is told as of a real one."""
+
+    guarantees = Guarantees(True, "none", "none", "none", "none", "none", "none", "none")
+
+    async def exec(
+        self, program: Program, *, watch: Watch = UNWATCHED, **options: object
+    ) -> Result:
+        result = Result("ok", exec_id="idle-1")
+        watch.began("idle-1")
+        watch.ended(result)
+        return result
+
+    async def read(self, path: str, *, max_bytes: int = 0) -> bytes:
+        return b""
+
+    async def write(self, path: str, data: bytes) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+def records_of(path: Path, *calls: Mapping[str, bytes], times: int = 1) -> list[dict[str, Any]]:
+    """Return the lines of calls with these files, in `times` sandboxes with a log each."""
+    config = SandboxConfig(warm=1)
+
+    async def main() -> None:
+        for _ in range(times):
+            with AuditLog(path, "run") as log:
+                box = AuditedSandbox(Idle(), log, config=config, episode="e")
+                for files in calls:
+                    await box.exec("pass", files=files)
+
+    trio.run(main)
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_many_files_make_no_longer_line(path: Path) -> None:
+    many = {f"{number:060}": b"" for number in range(1500)}
+    records = records_of(path, {}, many, dict(reversed(many.items())), times=2)
+    verify_log(path)
+    none, one, other = [record["files"] for record in records if "status" in record][:3]
+    assert none["count"] == 0
+    assert one == other == {"count": 1500, "digest": one["digest"]} != none
+    assert max(map(len, path.read_bytes().splitlines())) < 2000
+
+
+def test_each_process_writes_a_configuration_once_and_one_can_see_what_it_was(path: Path) -> None:
+    first, *others = records = records_of(path, {}, {})
+    assert first["kind"] == "policy"
+    assert first["config"] == {**asdict(SandboxConfig(warm=1)), "packages": [], "command": []}
+    assert first["policy"] == digest(first["config"])
+    assert [record["policy"] for record in others] == 4 * [first["policy"]]
+    assert "kind" not in {name for record in others for name in record}
+    report = verify_log(path)
+    assert (report.calls, report.unended, len(records)) == (2, 0, 5)
 
 
 def test_a_log_without_a_record_leaves_no_file(path: Path) -> None:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +22,6 @@ from headrace.envs.sandbox import (
     open_sandbox,
 )
 from headrace.envs.sandbox.connection import Connection, ConnectionLost
-from headrace.envs.sandbox.monty import GUARANTEES
 
 _ANSWERS = """
 import json, sys
@@ -32,7 +31,7 @@ for line in sys.stdin:
     for answer in answers.get(request["op"], [{}]):
         print(json.dumps({"id": request["id"], **answer}), flush=True)
 """
-_WELL: dict[str, Any] = asdict(GUARANTEES)
+_WELL: dict[str, Any] = {f.name: "remote" for f in fields(Guarantees)} | {"is_boundary": True}
 _RESULT: dict[str, Any] = {
     "status": "ok",
     "exit_code": 0,
