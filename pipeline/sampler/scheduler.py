@@ -61,6 +61,7 @@ class Scheduler:
         self._prefilling: dict[int, Occupant] = {}  # in order of assignment
         self._decoding: dict[int, Occupant] = {}
         self._rows = DecodingRows(config)  # of those that decode
+        self._some_were_ready = False  # to decode, before the prefill dispatch planned last
         self._numbers = RowNumbers(config, vocab_size)
         self._refused: list[Finished] = []
         self._served = 0  # rows of all dispatches together
@@ -211,6 +212,7 @@ class Scheduler:
 
         Rows whose prompt is in the cache afterwards are ready to decode.
         """
+        self._some_were_ready = bool(self._rows.unfinished(version).any())
         lanes: list[list[Lane]] = [[] for _ in self._shards.memories]
         most, size = self._config.prefill_lanes // len(lanes), self._config.prefill_tokens
         for occupant in self._prefilling_of(version):
@@ -226,13 +228,14 @@ class Scheduler:
         return PrefillDispatch(make_chunk(lanes, window, self._config), window)
 
     def next_decode(self, version: int) -> DecodeDispatch | None:
-        """Plan one decode dispatch of a version, which must be carried out; None for no row.
+        """Plan what follows `next_prefill`, which must be carried out; None for no row.
 
-        None, too, while as many rows still need their prompts: a dispatch costs the same for
-        few rows as for many, so they come first, and all are served together.
+        A dispatch costs the same for few rows as for many. So if all rows have just become ready,
+        and as many still need their prompts, they wait for one more prefill dispatch, and never
+        longer: a row that was ready before the last one is served, and all others with it.
         """
-        waiting = len(self._prefilling_of(version))
-        if waiting and waiting >= np.count_nonzero(self._rows.unfinished(version)):
+        ready = np.count_nonzero(self._rows.unfinished(version))
+        if not self._some_were_ready and len(self._prefilling_of(version)) >= ready:
             return None
         self._constrain(version)
         served = self._rows.unfinished(version)

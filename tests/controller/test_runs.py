@@ -79,5 +79,6 @@ def test_law_19_500_steps_grow_neither_memory_nor_threads(deterministic):
     run.go()
     assert len(sizes.held) == 500
     assert 1 <= max(sizes.held) <= 8
-    assert len(set(sizes.threads)) == 1
+    # An idle thread that an earlier test left to trio may end meanwhile.
+    assert sizes.threads == sorted(sizes.threads, reverse=True)
     assert max(sizes.objects[5:]) < max(sizes.objects[:5]) + 300, sizes.objects

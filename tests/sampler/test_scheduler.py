@@ -374,16 +374,44 @@ def test_each_token_is_prefilled_once_and_a_groups_prompt_once_for_all(
     assert run.engine.statistics().preemptions == run.device.state.extracted == 0
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4])
-def test_prompts_come_first_while_as_many_rows_need_theirs_as_decode(rows: int) -> None:
+Arrivals = st.tuples(
+    st.lists(st.tuples(Prompts, st.sampled_from([None, 0])), max_size=3), st.integers(1, 3)
+)
+
+
+@given(st.integers(1, 4), st.lists(Arrivals, min_size=1, max_size=6))
+def test_a_row_whose_prompt_is_cached_never_waits_longer_than_one_chunk(
+    lanes: int, arrivals: list[tuple[list[tuple[Int32s, int | None]], int]]
+) -> None:
+    """However many prompts wait, and however long: rows of both versions, steps between them."""
+    run = Run(replace(EVEN, prefill_lanes=lanes, prefill_tokens=2))
+    run.open(TEXTS[0, :2], NEVER_STOPS, version=0)
+    run.publish()
+    for openings, steps in arrivals:
+        for prompt, version in openings:
+            run.open(prompt, NEVER_STOPS, version=version)
+        for _ in range(steps):
+            rows, before = run.scheduler._rows, run.engine.statistics().dispatches
+            ready = [version for version in run.live if rows.unfinished(version).any()]
+            run.step()
+            assert run.engine.statistics().dispatches >= before + len(ready)
+    run.finish()
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps"),
+    [(1, 1), (2, 2), (3, 2), (4, 2)],  # until something decodes; each prefills one prompt
+)
+def test_rows_that_start_wait_one_chunk_for_as_many_that_need_their_prompts(
+    rows: int, steps: int
+) -> None:
     run = Run(replace(EVEN, prefill_lanes=1))
     for first in range(rows):
         run.open(np.array([3 + first, 3], np.int32), 2)
-    steps = 0
-    while run.engine.statistics().dispatches == 0:
+    for _ in range(steps):
+        assert run.engine.statistics().dispatches == 0
         run.step()
-        steps += 1
-    assert steps == rows // 2 + 1  # each prefills one prompt
+    assert run.engine.statistics().dispatches == 1
     run.finish()
 
 
@@ -396,8 +424,7 @@ def test_a_group_shares_its_prompt_although_a_member_is_parked_in_the_middle_of_
 ) -> None:
     sizes = replace(EVEN, prefill_lanes=1)
     run = Run(replace(sizes, pages=sizes.fewest_pages + more_pages))
-    run.open(TEXTS[1, :2], NEVER_STOPS, version=0)
-    run.publish()  # so that it doesn't wait for the others' prompts
+    run.open(TEXTS[1, :2], NEVER_STOPS)
     for _ in range(steps):
         run.step()
     for _ in range(members):
