@@ -140,6 +140,7 @@ def make_learner(recipe: Recipe, parts: Parts, start: Start) -> Learner:
     learner = recipe.learner
     scale_tokens = recipe.algorithm.scale_tokens or recipe.rollout.max_tokens
     algorithm = replace(recipe.algorithm, scale_tokens=scale_tokens)
+    base = computed_in(parts.decoder.forward, learner.compute_type)
     rule = UpdateRule(
         forward=computed_in(parts.model.forward, learner.compute_type),
         loss=partial(policy_loss, config=algorithm),
@@ -150,6 +151,7 @@ def make_learner(recipe: Recipe, parts: Parts, start: Start) -> Learner:
         old_logprobs=algorithm.importance.old_logprobs,
         keep_reference=algorithm.kl.coefficient > 0,
         reference_decay=algorithm.kl.reference_decay,
+        base_forward=base if algorithm.kl.reference == "base" else None,
         credit=partial(assign_credit, config=algorithm) if algorithm.credits_tokens else None,
         critic=_critic_rule(recipe) if algorithm.has_critic else None,
         replay=_replay(recipe, parts.model),

@@ -66,6 +66,7 @@ class Recipe:
         _check_group_size(self)
         _check_tokens(self)
         _check_temperature(self)
+        _check_reference(self)
 
 
 def _check_group_size(recipe: Recipe) -> None:
@@ -91,3 +92,10 @@ def _check_temperature(recipe: Recipe) -> None:
     temperature = recipe.rollout.temperature
     why = "since the members of a group would all be the same"
     check(temperature > 0, "rollout.temperature", temperature, f"> 0 for training, {why}")
+
+
+def _check_reference(recipe: Recipe) -> None:
+    reference = recipe.algorithm.kl.reference
+    allowed = reference == "start" or recipe.lora.on
+    hint = "set --lora.rank, or --algorithm.kl.reference start"
+    check(allowed, "algorithm.kl.reference", reference, "'start' without adapters", hint=hint)

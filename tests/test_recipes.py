@@ -91,6 +91,7 @@ def load(table):
         ("[algorithm.clip]\nlow = 'x'", r"algorithm.clip.low must be a number"),
         ("[env]\nlatency = 3", r"env.latency must be a table, got 3"),
         ("run = 3", r"run must be a table"),
+        ('[algorithm.kl]\nreference = "base"', r"kl\.reference must be 'start' without adapters"),
         ("[rollout]\ngroup_size = 1", r"group_size must be >= 2.*got 1"),
         ("[schedule]\nmax_mean_lag = 3\nmax_lag = 2", r"max_lag must be >= max_mean_lag = 3"),
         ("[rollout]\nmax_tokens = 900", r"must be >= rollout.max_tokens \(900\)"),

@@ -124,14 +124,20 @@ class KlConfig:
     """Its weight; >= 0; 0 leaves it out, and the reference with it."""
     kind: Literal["k2", "k3", "k1_reward"] = "k3"
     """k2 and k3 are terms of the loss; k1_reward is subtracted from the tokens' rewards."""
+    reference: Literal["start", "base"] = "start"
+    """The policy at the start of RL, of which a copy is kept; or, beside adapters, the base
+    without them, which needs none, and is another policy after a warm start."""
     reference_decay: float = 1.0
-    """1: the reference stays the policy at the start of RL. Below 1: it is a moving average, which
-    keeps this share of itself at each update; in (0, 1]."""
+    """1: the reference stays. Below 1: it is a moving average, which keeps this share of itself at
+    each update; in (0, 1]."""
 
     def __post_init__(self) -> None:
         check(self.coefficient >= 0, "algorithm.kl.coefficient", self.coefficient, ">= 0")
         decay = self.reference_decay
         check(0 < decay <= 1, "algorithm.kl.reference_decay", decay, "in (0, 1]")
+        moves = self.reference == "base" and decay < 1
+        only = "1 with the base as reference"
+        check(not moves, "algorithm.kl.reference_decay", decay, only)
 
 
 @dataclass(frozen=True)

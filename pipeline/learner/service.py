@@ -64,6 +64,8 @@ class UpdateRule:
         an update.
       reference_decay: below 1 the reference follows the policy: after each update it keeps this
         share of itself.
+      base_forward: the model without adapters, where the frozen parameters alone are the reference
+        that is kept: nothing is copied then. None: the reference is the start.
       credit: makes the batch's advantages, before the first epoch, from what the host has put
         there, the anchors and the critic's values; None leaves them as they are.
       critic: how a value model beside the policy learns; None: there is none.
@@ -81,6 +83,7 @@ class UpdateRule:
     old_logprobs: Literal["recompute", "rollout", "interpolate"] = "recompute"
     keep_reference: bool = False
     reference_decay: float = 1.0
+    base_forward: Forward | None = None
     credit: Callable[[TrainBatch, Anchors, jax.Array], Credit] | None = None
     critic: CriticRule | None = None
     distillation: DistillationConfig = NO_TEACHER
@@ -93,6 +96,7 @@ class _Programs:
 
     step: Callable[..., tuple[LearnerState, Metrics]]
     score: Callable[..., jax.Array] | None
+    score_reference: Callable[..., jax.Array] | None
     follow: Callable[[Params, Params], Params] | None
     credit: Callable[..., Credit] | None
     values: Callable[..., jax.Array] | None
@@ -195,7 +199,7 @@ class Learner:
     def _adopt(self, params: Params) -> None:
         own = jax.tree.map(jnp.copy, params)
         self._state = init_state(own, self._rule.optimizer)
-        if self._rule.keep_reference:
+        if self._rule.keep_reference and self._rule.base_forward is None:
             self._reference = jax.tree.map(jnp.copy, params)
         if self._rule.critic is not None:
             whole, batch = with_frozen(params, self._frozen), _abstract_batch(self._rule)
@@ -218,22 +222,34 @@ class Learner:
             optimizer=rule.optimizer,
             temperature=rule.temperature,
         )
-        score = partial(batch_logprobs, forward=rule.forward, temperature=rule.temperature)
         anchors, params = Anchors(logprobs, logprobs), self._state.params
-        scores = rule.old_logprobs == "recompute" or rule.keep_reference
-        whole = with_frozen(params, self._frozen)
+        score, score_reference = self._compile_scores(batch)
         follow = partial(_moving_average, decay=rule.reference_decay)
         follows = rule.keep_reference and rule.reference_decay < 1
         teach, values = self._compile_critic(batch)
         return _Programs(
             step=_compiled(step, self._state, batch, anchors, self._frozen, donate=0),
-            score=_compiled(score, whole, batch) if scores else None,
+            score=score,
+            score_reference=score_reference,
             follow=_compiled(follow, params, params, donate=0) if follows else None,
             credit=_compiled(rule.credit, batch, anchors, logprobs) if rule.credit else None,
             values=values,
             teach=teach,
             ask=self._compile_teacher(batch),
         )
+
+    def _compile_scores(self, batch: TrainBatch) -> tuple[Any, Any]:
+        """Compile what scores the policy and the reference: one program, but for the base's."""
+        rule, policy = self._rule, None
+        score = partial(batch_logprobs, temperature=rule.temperature)
+        of_start = rule.keep_reference and rule.base_forward is None
+        if rule.old_logprobs == "recompute" or of_start:
+            whole = with_frozen(self._state.params, self._frozen)
+            policy = _compiled(partial(score, forward=rule.forward), whole, batch)
+        if not rule.keep_reference or rule.base_forward is None:
+            return policy, policy if of_start else None
+        of_base = partial(score, forward=rule.base_forward)
+        return policy, _compiled(of_base, self._frozen, batch)
 
     def _compile_teacher(self, batch: TrainBatch) -> Any:
         if self._teacher is None:
@@ -299,8 +315,12 @@ class Learner:
         old = ref = batch.rollout_logprobs
         if programs.score is not None and self._rule.old_logprobs == "recompute":
             old = programs.score(with_frozen(self._state.params, self._frozen), batch)
-        if programs.score is not None and self._reference is not None:
-            ref = programs.score(with_frozen(self._reference, self._frozen), batch)
+        if programs.score_reference is not None:
+            # Without a copy it is the base: the frozen parameters as they are.
+            mine = self._frozen
+            if self._reference is not None:
+                mine = with_frozen(self._reference, self._frozen)
+            ref = programs.score_reference(mine, batch)
         return Anchors(old, ref)
 
 

@@ -121,6 +121,7 @@ def accumulate(objective: Objective, params: Params, microbatches: jax.Array) ->
         merged = {name: merge(found[name], more[name]) for name in found}
         return value + more_value, merged, summed
 
+    # Not a scan over all of them: microbatches that a batch doesn't use would cost as much.
     total: Total = jax.lax.fori_loop(0, microbatches, add, start)
     return total
 

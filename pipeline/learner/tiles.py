@@ -13,7 +13,7 @@ Reference: Wijmans et al. 2024, "Cut your losses in large-vocabulary language mo
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -108,33 +108,37 @@ class Differentiable(Folding, Protocol):
         ...
 
 
+F = TypeVar("F", bound=Folding)
+F_co = TypeVar("F_co", bound=Folding, covariant=True)
+
+
 @dataclass(frozen=True)
-class Rule:
+class Rule(Generic[F_co]):
     """What is made of the logits, and how they are made, tile by tile.
 
     Attributes:
-      folding: what is made of them; a `Differentiable` where gradients are asked for.
+      folding: what is made of them.
       temperature: they are divided by it.
       entries: of a tile, all parts together.
       tokens: of a tile and of each row.
     """
 
-    folding: Any
+    folding: F_co
     temperature: float
     entries: int
     tokens: int
 
 
 def rule_of(
-    folding: Folding, hidden: jax.Array, head: Head, *, temperature: float, tile: TileSize
-) -> Rule:
+    folding: F, hidden: jax.Array, head: Head, *, temperature: float, tile: TileSize
+) -> Rule[F]:
     """Choose the tiles for hidden states [R, N, D]."""
     rows, length, _ = hidden.shape
     tokens = tile.logits // (min(tile.entries, _entries(head)) * max(1, rows))
     return Rule(folding, temperature, tile.entries, min(max(1, tokens), max(1, length)))
 
 
-def fold(hidden: jax.Array, head: Head, operands: Any, rule: Rule) -> Any:
+def fold(hidden: jax.Array, head: Head, operands: Any, rule: Rule[Folding]) -> Any:
     """Go through all logits of the tokens; not to be differentiated.
 
     Args:
@@ -164,12 +168,16 @@ def fold(hidden: jax.Array, head: Head, operands: Any, rule: Rule) -> Any:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
-def fold_differentiably(hidden: jax.Array, head: Head, operands: Any, rule: Rule) -> Any:
+def fold_differentiably(
+    hidden: jax.Array, head: Head, operands: Any, rule: Rule[Differentiable]
+) -> Any:
     """Do what `fold` does; gradients of hidden states and head are summed in float32."""
     return fold(hidden, head, operands, rule)
 
 
-def _fold_forward(hidden: Any, head: Any, operands: Any, rule: Rule) -> tuple[Any, Any]:
+def _fold_forward(
+    hidden: Any, head: Any, operands: Any, rule: Rule[Differentiable]
+) -> tuple[Any, Any]:
     learns = any(leaf.perturbed for leaf in jax.tree.leaves(head, is_leaf=_is_primal))
     hidden, head, operands = jax.tree.map(
         lambda leaf: leaf.value, (hidden, head, operands), is_leaf=_is_primal
@@ -183,7 +191,9 @@ def _is_primal(leaf: Any) -> bool:
     return isinstance(leaf, jax.custom_derivatives.CustomVJPPrimal)
 
 
-def _fold_backward(rule: Rule, kept: Any, gradients: Any) -> tuple[jax.Array, Head | None, None]:
+def _fold_backward(
+    rule: Rule[Differentiable], kept: Any, gradients: Any
+) -> tuple[jax.Array, Head | None, None]:
     hidden, head, operands, found, learns = kept
     given = Given(operands, found, jax.tree.map(_whole, gradients, is_leaf=_is_zero))
     start = None if learns is None else jnp.zeros(_by_part(head).shape, jnp.float32)
@@ -221,12 +231,12 @@ def _whole(gradient: Any) -> jax.Array:
     return jnp.zeros(gradient.shape, jnp.float32) if _is_zero(gradient) else gradient
 
 
-def _logits(states: jax.Array, head: OutputHead, rule: Rule) -> jax.Array:
+def _logits(states: jax.Array, head: OutputHead, rule: Rule[Folding]) -> jax.Array:
     """Multiply states [G, m, D] by the entries [G, v, D] of their part: f32[G, m, v]."""
     return jax.vmap(head_logits)(states, head) / rule.temperature
 
 
-def _tile(index: jax.Array, head: Head, rule: Rule) -> Tile:
+def _tile(index: jax.Array, head: Head, rule: Rule[Folding]) -> Tile:
     parts, length, _ = _by_part(head).shape
     size = _tile_size(head, rule)
     wanted = index * size
@@ -238,11 +248,11 @@ def _tile(index: jax.Array, head: Head, rule: Rule) -> Tile:
     return Tile(start, seen, entries, (within >= seen)[None, None])
 
 
-def _num_tiles(head: Head, rule: Rule) -> int:
+def _num_tiles(head: Head, rule: Rule[Folding]) -> int:
     return -(-(_entries(head) // _parts(head)) // _tile_size(head, rule))
 
 
-def _tile_size(head: Head, rule: Rule) -> int:
+def _tile_size(head: Head, rule: Rule[Folding]) -> int:
     """Count a tile's entries of each part: v."""
     parts = _parts(head)
     return max(1, min(rule.entries, _entries(head)) // parts)
@@ -298,7 +308,7 @@ def _add_rows(total: jax.Array, more: jax.Array, tile: Tile) -> jax.Array:
     return lax.dynamic_update_slice_in_dim(total, summed, tile.start, axis=1)
 
 
-def _split(arrays: Any, rule: Rule) -> Any:
+def _split(arrays: Any, rule: Rule[Folding]) -> Any:
     """Cut [R, N, …] into [chunks, R, n, …], the last chunk padded with zeros."""
 
     def split(array: jax.Array) -> jax.Array:

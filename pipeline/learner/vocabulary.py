@@ -6,6 +6,7 @@ Invariant: sums over the entries run on from tile to tile, relative to the large
 Reference: Milakov & Gimelshein 2018, "Online normalizer calculation for softmax", algorithm 3.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -70,6 +71,7 @@ def score_targets(
     return scores
 
 
+@dataclass(frozen=True)
 class _Targets:
     """The `Folding` of one target for each token."""
 

@@ -272,6 +272,10 @@ def test_clipping_stops_the_gradient_only_on_the_side_that_overshoots():
         (lambda: ClipConfig(dual=0.5), r"clip\.dual must be 0 or > 1, got 0\.5"),
         (lambda: AlgorithmConfig(entropy_bonus=-1.0), r"entropy_bonus must be .*got -1\.0"),
         (lambda: KlConfig(float("nan")), r"kl\.coefficient must be .*got nan"),
+        (
+            lambda: KlConfig(reference="base", reference_decay=0.9),
+            r"kl\.reference_decay must be 1 with the base as reference",
+        ),
         (lambda: KlConfig(reference_decay=0.0), r"kl\.reference_decay must be in \(0, 1\]"),
         (lambda: ImportanceConfig(cap=0.0), r"importance\.cap must be > 0.*got 0\.0"),
         (lambda: ImportanceConfig(mask_high=0.1), r"mask_high must be > mask_low \(0\.5\)"),

@@ -1,5 +1,6 @@
 """Frozen parameters get no gradient and no memory; adapters learn as if they were plain."""
 
+import gc
 from functools import partial
 
 import jax
@@ -13,7 +14,7 @@ from jax.extend.core import jaxprs_in_params
 from headrace.pipeline.algorithms.config import KlConfig
 from headrace.pipeline.algorithms.losses import AlgorithmConfig, policy_loss
 from headrace.pipeline.device_thread import DeviceThread
-from headrace.pipeline.learner import init_state, train_step
+from headrace.pipeline.learner import batch_logprobs, init_state, train_step
 from headrace.pipeline.learner.service import Learner, UpdateRule
 from headrace.pipeline.models.adapted import forward_adapted
 from headrace.pipeline.models.config import ModelConfig
@@ -128,7 +129,7 @@ def made_shapes(jaxpr):
     return shapes
 
 
-def with_learner(body, trained, frozen):
+def with_learner(body, trained, frozen, **changes):
     """Run `body(learner)` while the learner's thread serves."""
     rule = UpdateRule(
         forward=ADAPTED,
@@ -136,6 +137,7 @@ def with_learner(body, trained, frozen):
         optimizer=optax.sgd(0.5),
         batch_shape=SHAPE,
         keep_reference=True,
+        **changes,
     )
 
     async def main():
@@ -148,6 +150,33 @@ def with_learner(body, trained, frozen):
         return result
 
     return trio.run(main)
+
+
+@pytest.mark.slow
+def test_the_reference_may_be_the_base_whatever_the_adapters_start_as(base, adapters):
+    """Adapters off: the plain decoder on the frozen parameters, of which there is no copy."""
+
+    async def update(learner):
+        return [(await learner.update(batch()))["ref_kl"] for _ in range(2)]
+
+    found = with_learner(update, adapters, base, old_logprobs="rollout", base_forward=FORWARD)
+    score = quick_jit(batch_logprobs, static_argnames="forward")
+    logprobs = score((adapters, base), batch(), forward=ADAPTED)
+    behind = (score(base, batch(), forward=FORWARD) - logprobs)[batch().loss_mask]
+    np.testing.assert_allclose(found[0], np.mean(np.exp(behind) - 1 - behind), rtol=1e-3)
+    assert found[0] > 1e-3
+    assert found[1] != found[0]  # the policy moves
+
+
+def test_the_base_as_reference_costs_no_copy_of_the_adapters(base, adapters):
+    async def held(_):
+        gc.collect()
+        return len(jax.live_arrays())
+
+    copied = with_learner(held, adapters, base)
+    assert copied - with_learner(held, adapters, base, base_forward=FORWARD) == len(
+        jax.tree.leaves(adapters)
+    )
 
 
 @pytest.mark.slow

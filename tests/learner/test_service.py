@@ -104,7 +104,8 @@ def test_conformance_20_the_ratio_is_one_in_the_first_epoch_and_moves_in_the_sec
         for epochs in (1, 2)
     )
     if old_logprobs == "recompute":
-        assert abs(once["ratio_max"] - 1.0) < 1e-4
+        for name in ("ratio_min", "ratio_max"):  # two programs, which round differently
+            np.testing.assert_allclose(once[name], 1.0, atol=3e-6)
     assert abs(twice["ratio_max"] - once["ratio_max"]) > 1e-4
     # The mismatch is about the policy that came in, however many epochs follow.
     assert once["mismatch_abs"] > 0.1
