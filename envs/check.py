@@ -18,7 +18,7 @@ from .base import Env, EnvironmentBroken, StepResult, Task
 from .check_leaks import Holdings, holdings
 from .messages import Message, ToolCall
 from .processes import ProcessEnvs
-from .rewards.scorer import LARGEST_REWARD
+from .rewards.reward import LARGEST_REWARD
 
 PROBES = (
     Message("assistant", ""),

@@ -10,6 +10,7 @@ import logging
 from math_verify import parse, verify
 
 from .record import EpisodeRecord
+from .reward import Reward
 
 # It warns at each call that there is no time-out.
 for _name in ("math_verify.parser", "math_verify.grader"):
@@ -33,6 +34,10 @@ def math_answer(episode: EpisodeRecord, *, key: str = "answer") -> float | None:
         return None
     given = _read(episode.answer)
     return float(verify(gold, given, timeout_seconds=None, raise_on_error=True))
+
+
+CORRECT = Reward("correct", math_answer, deadline_seconds=5.0, timeout_score=0.0)
+"""1 for a right answer; one that takes too long to compare, as huge powers do, is wrong."""
 
 
 def _read(text: str) -> list[object]:

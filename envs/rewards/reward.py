@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 ENV = "env"  # the name of the environment's own reward
+LARGEST_REWARD = 1e6  # in size, as of environments' own
 _MOST_PROCESSES = 4
 _CALLS = 16  # of an async function at once
 
@@ -32,6 +33,8 @@ class Reward:
       concurrency: so many calls at once, each in a process of its own; 0: 16 of an async
         function, which waits, else a process for each core, at most 4.
       start_deadline_seconds: a process that takes longer to start and import is killed.
+      timeout_score: what a missed deadline scores, each member's of "group"; None: it is no score.
+        Give one where the policy's text decides how long the function takes.
       in_loop: run an `async` function in the run's own loop. It needs no process and no module,
         but only cancellation ends it: one that blocks holds up everything.
 
@@ -51,6 +54,7 @@ class Reward:
     concurrency: int = 0
     start_deadline_seconds: float = 60.0
     in_loop: bool = False
+    timeout_score: float | None = None
 
     def __post_init__(self) -> None:
         plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.name) is not None
@@ -64,6 +68,9 @@ class Reward:
             seconds = getattr(self, name)
             self._check(0 < seconds < math.inf, name, seconds, "> 0 and finite")
         self._check(self.concurrency >= 0, "concurrency", self.concurrency, ">= 0")
+        score = self.timeout_score
+        fits = score is None or abs(score) <= LARGEST_REWARD  # NaN doesn't
+        self._check(fits, "timeout_score", score, f"in size at most {LARGEST_REWARD:g}, or None")
         fits = self.is_async or not self.in_loop
         self._check(fits, "in_loop", self.in_loop, "False, as its function isn't async")
 

@@ -20,9 +20,8 @@ from ..base import RewardFailed, innermost
 from ..process_calls import CallTooSlow, ProcessFunction
 from ..worker_process import WorkerProcessError
 from .record import EpisodeRecord
-from .reward import ENV, Reward
+from .reward import ENV, LARGEST_REWARD, Reward
 
-LARGEST_REWARD = 1e6  # in size, as of environments' own
 _LONGEST_TEXT = 1000
 _GAVE_NONE = "it gave None"
 
@@ -144,7 +143,10 @@ class _Call:
                 return self.failed(_GAVE_NONE)
             return read(given)
         except CallTooSlow as error:
-            return self.failed(str(error), timed_out=True)
+            score = self._reward.timeout_score
+            if score is None:
+                return self.failed(str(error), timed_out=True)
+            return read([score] * len(argument) if self._reward.of == "group" else score)
         except WorkerProcessError as error:
             return self.failed(str(error))
         except Exception as error:  # foreign code may raise anything; it becomes the outcome

@@ -1,5 +1,7 @@
 """Math-Verify, the real package, in worker processes."""
 
+from dataclasses import replace
+
 import pytest
 import trio
 
@@ -8,7 +10,7 @@ from headrace.envs.rewards import RewardFailed, Scorer
 
 pytest.importorskip("math_verify")
 
-from headrace.envs.rewards.mathematics import math_answer
+from headrace.envs.rewards.mathematics import CORRECT, math_answer
 
 
 def episode(right, answer):
@@ -44,6 +46,10 @@ def test_an_answer_that_hangs_is_no_score_and_others_are_scored_meanwhile():
                 nursery.start_soon(hang, answer)
             await trio.sleep(0.1)
             assert (await scorer.score(episode("42", "42")))["math"] == 1.0
+        scores = await Scorer([replace(CORRECT, deadline_seconds=3.0)]).score(
+            episode("42", "$9^{9^{9^{9}}}$")
+        )
+        assert scores["correct"] == 0.0  # else a policy could have hard tasks drawn again
         assert all(failure.timed_out for failure in failures)
         assert {str(failure) for failure in failures} == {
             "the reward 'math' couldn't be computed: took more than 3 s"

@@ -1,6 +1,7 @@
 """Rewards: numbers by name, or a failure that names the reward and is never a 0."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import trio
@@ -126,6 +127,7 @@ def test_a_call_into_c_that_hangs_is_killed():
     reward = Reward("mine", functions.hangs_in_c, deadline_seconds=0.2)
     with pytest.raises(RewardFailed, match=r"took more than 0\.2 s"):
         score(reward)
+    assert score(replace(reward, timeout_score=-0.5))["mine"] == -0.5
 
 
 def test_async_functions_have_deadlines_and_may_raise_groups():
@@ -146,6 +148,21 @@ def test_async_functions_have_deadlines_and_may_raise_groups():
         score(Reward("raising", raising, in_loop=True))
     with pytest.raises(RewardFailed, match="Hidden: <exception str"):
         score(Reward("hidden", hidden, in_loop=True))
+
+
+def test_what_a_missed_deadline_scores_of_groups_and_only_that():
+    async def slow(episodes):
+        await trio.sleep(1)
+
+    async def broken(episodes):
+        raise KeyError("x")
+
+    async def compared(function):
+        late = {"of": "group", "deadline_seconds": 0.01, "timeout_score": 0.25, "in_loop": True}
+        return await Scorer([Reward("mine", function, **late)]).compare([said("a"), said("b")])
+
+    assert trio.run(compared, slow) == [{"mine": 0.25}] * 2
+    assert all(isinstance(each, RewardFailed) for each in trio.run(compared, broken))
 
 
 def test_the_first_failed_reward_is_named_whatever_ends_first():
@@ -258,6 +275,7 @@ def test_rewards_that_contradict_each_other(rewards, weights, message):
     [
         ("name", "a-b"), ("name", "env"), ("weight", math.nan), ("of", "all"),
         ("deadline_seconds", 0.0), ("start_deadline_seconds", math.inf), ("concurrency", -1),
+        ("timeout_score", math.inf), ("timeout_score", 1e7),
         ("in_loop", True),
     ],
 )  # fmt: skip
