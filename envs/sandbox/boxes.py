@@ -24,6 +24,7 @@ from .protocol import (
     SandboxFileError,
     Watch,
     WatchedSandbox,
+    told_at_end,
 )
 from .results import Result, Status, Usage
 from .supervisor.wire import pack, unpack
@@ -110,20 +111,19 @@ class Box:
     async def _run(self, exec_id: str, job: dict[str, Any], watch: Watch) -> Result:
         watch.began(exec_id)
         result = _broken(exec_id, "the sandboxes' supervisor didn't say how it ended")
-        try:
-            call = await self._connection.post("exec", box=self._name, **job)
+        with told_at_end(lambda: watch.ended(result)):
             try:
-                with _patience(job["limits"]["wall_seconds"]):
-                    result = _result(exec_id, await call.wait())
-            except trio.Cancelled:
-                with trio.move_on_after(_GRACE_SECONDS, shield=True), _calm():
-                    await self._connection.request("cancel", call=call.id)
-                    result = _result(exec_id, await call.wait())
-                raise
-        except SandboxError as error:
-            result = _broken(exec_id, str(error))
-        finally:
-            watch.ended(result)
+                call = await self._connection.post("exec", box=self._name, **job)
+                try:
+                    with _patience(job["limits"]["wall_seconds"]):
+                        result = _result(exec_id, await call.wait())
+                except trio.Cancelled:
+                    with trio.move_on_after(_GRACE_SECONDS, shield=True), _calm():
+                        await self._connection.request("cancel", call=call.id)
+                        result = _result(exec_id, await call.wait())
+                    raise
+            except SandboxError as error:
+                result = _broken(exec_id, str(error))
         return result
 
     async def read(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:

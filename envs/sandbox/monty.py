@@ -26,6 +26,7 @@ from .protocol import (
     SandboxFileError,
     Watch,
     WatchedSandbox,
+    told_at_end,
 )
 from .results import Result
 
@@ -146,10 +147,8 @@ class MontyBox:
             return Result("timeout", exec_id=exec_id, cause="the deadline had passed")
         self._running = call = MontyCall(self._pool, code, limits, exec_id)
         watch.began(exec_id)
-        try:
+        with told_at_end(lambda: watch.ended(call.result)):
             await _run(call, wall_seconds)
-        finally:
-            watch.ended(call.result)
         return call.result
 
     async def read(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:

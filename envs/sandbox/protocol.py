@@ -3,7 +3,8 @@
 Invariant: when a call returns, raises or is cancelled, nothing that it started runs any more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args, get_type_hints
 
@@ -142,6 +143,23 @@ class Unwatched:
 
 
 UNWATCHED = Unwatched()
+
+
+@contextmanager
+def told_at_end(tell: Callable[[], None]) -> Iterator[None]:
+    """Call `tell` when the block has ended, however; if both fail, raise both.
+
+    An error in the place of a cancellation would keep that from its scope.
+    """
+    try:
+        yield
+    except BaseException as error:
+        try:
+            tell()
+        except Exception as other:
+            raise BaseExceptionGroup("a call, and who watches it", [error, other]) from None
+        raise
+    tell()
 
 
 class WatchedSandbox(Sandbox, Protocol):

@@ -1,13 +1,18 @@
 """What every backend does alike: the contract of `Sandbox`, one suite for all."""
 
+import errno
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from headrace.envs.sandbox import (
+    AuditLog,
     Limits,
     Result,
     Sandbox,
@@ -53,6 +58,30 @@ def test_a_call_says_how_it_ended(any_config: SandboxConfig) -> None:
         assert past.status == "timeout"
         ids = {result.exec_id for result in (good, bad, late, loud, again, past)}
         assert len(ids) == 6
+
+    trio.run(main)
+
+
+class FullLog(AuditLog):
+    """A log with room for the beginnings of calls alone."""
+
+    def record(self, fields: Mapping[str, Any]) -> None:
+        if "status" in fields:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_and_a_cancellation_are_both_told(
+    any_config: SandboxConfig, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with open_sandbox(any_config, audit=FullLog(tmp_path / "log", "run")) as box:
+            with pytest.raises(ExceptionGroup) as caught, trio.move_on_after(0.2) as scope:
+                await box.exec("while True: pass")
+            assert scope.cancelled_caught
+            (problem,) = caught.value.exceptions
+            assert isinstance(problem, OSError)
+            with pytest.raises(OSError, match="No space left"):
+                await box.exec("pass")
 
     trio.run(main)
 
