@@ -9,9 +9,9 @@ import os
 from dataclasses import dataclass
 
 import trio
-from trio.lowlevel import RunVar
 
 from .base import EnvironmentBroken
+from .places import Places, places_of_run
 from .sandbox.audit import current_audit
 from .worker_process import WorkerProcess, WorkerProcessError, start_process
 
@@ -71,8 +71,8 @@ class ProcessPool:
         self._started_total = 0
         self._failed_starts = 0
         # For each trio run: a borrower that a run forgot never gives its place back.
-        self._places: RunVar[trio.CapacityLimiter] = RunVar(f"processes of {name}")
-        self._starts: RunVar[trio.CapacityLimiter] = RunVar(f"starts of {name}")
+        self._places: Places = Places(f"processes of {name}")
+        self._starts: Places = Places(f"starts of {name}")
 
     def statistics(self) -> ProcessStatistics:
         """Return what the processes do now."""
@@ -87,7 +87,7 @@ class ProcessPool:
           WorkerProcessError: if it can't be started.
           EnvironmentBroken: if that happened three times in a row.
         """
-        places = _limiter(self._places, self.limits.processes)
+        places = places_of_run(self._places, self.limits.processes)
         await places.acquire_on_behalf_of(borrower)
         try:
             return self._take_warm() or await self._start()
@@ -104,7 +104,7 @@ class ProcessPool:
             self._idle.append(process)
         else:
             await _end(process)
-        _limiter(self._places, self.limits.processes).release_on_behalf_of(borrower)
+        places_of_run(self._places, self.limits.processes).release_on_behalf_of(borrower)
 
     def _take_warm(self) -> WorkerProcess | None:
         while self._idle:
@@ -116,7 +116,7 @@ class ProcessPool:
 
     async def _start(self) -> WorkerProcess:
         # Interpreters that start at once slow each other down, until none is there in time.
-        async with _limiter(self._starts, os.cpu_count() or 1):
+        async with places_of_run(self._starts, os.cpu_count() or 1):
             try:
                 process = await start_process(self.name)
             except OSError as error:
@@ -170,16 +170,6 @@ async def _end(process: WorkerProcess) -> None:
     process.kill()
     with trio.CancelScope(shield=True):
         await process.wait_until_gone()
-
-
-def _limiter(variable: RunVar[trio.CapacityLimiter], places: int) -> trio.CapacityLimiter:
-    """Return the limiter of this trio run."""
-    try:
-        return variable.get()
-    except LookupError:
-        limiter = trio.CapacityLimiter(places)
-        variable.set(limiter)
-        return limiter
 
 
 def _check(allowed: bool, name: str, value: float, condition: str) -> None:

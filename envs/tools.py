@@ -20,6 +20,7 @@ import trio
 from trio.lowlevel import RunVar
 
 from .messages import CallStatus, ToolCall
+from .places import Places, places_of_run
 from .schema import ArgumentError, convert, convert_text, json_default, json_schema
 from .worker_threads import ThreadCall, ThreadStatistics, WorkerThreads
 
@@ -89,8 +90,8 @@ class Tool:
     concurrency: int | None = None
     errors: tuple[type[Exception], ...] = ()
     max_result_characters: int = RESULT_CHARACTERS
-    _places: RunVar[trio.CapacityLimiter] = field(
-        default_factory=partial(RunVar, "places of a tool"), compare=False, repr=False
+    _places: Places = field(
+        default_factory=partial(Places, "places of a tool"), compare=False, repr=False
     )
 
     def __post_init__(self) -> None:
@@ -167,16 +168,8 @@ class Tool:
     async def _run_in_place(self, arguments: Mapping[str, Any]) -> Any:
         if self.concurrency is None:
             return await self._run(arguments)
-        async with self._limiter(self.concurrency):
+        async with places_of_run(self._places, self.concurrency):
             return await self._run(arguments)
-
-    def _limiter(self, places: int) -> trio.CapacityLimiter:
-        try:
-            return self._places.get()
-        except LookupError:
-            limiter = trio.CapacityLimiter(places)
-            self._places.set(limiter)
-            return limiter
 
     async def _run(self, arguments: Mapping[str, Any]) -> Any:
         if inspect.iscoroutinefunction(self.function):

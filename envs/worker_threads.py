@@ -22,9 +22,9 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import trio
-from trio.lowlevel import RunVar
 
 from .base import EnvironmentBroken
+from .places import Places, places_of_run
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class WorkerThreads:
         self._abandoned_total = 0
         self._quiet_until = 0.0
         # One for each trio run: a thread that outlives its run never gives its place back.
-        self._limiter: RunVar[trio.CapacityLimiter] = RunVar(f"threads of {name}")
+        self._places = Places(f"threads of {name}")
 
     def statistics(self) -> ThreadStatistics:
         """Return what the threads do now; from any thread, also outside of a trio run."""
@@ -91,12 +91,7 @@ class WorkerThreads:
 
     def limiter(self) -> trio.CapacityLimiter:
         """Return the places of this trio run; a thread holds its place until it ends."""
-        try:
-            return self._limiter.get()
-        except LookupError:
-            limiter = trio.CapacityLimiter(self._threads)
-            self._limiter.set(limiter)
-            return limiter
+        return places_of_run(self._places, self._threads)
 
     def abandon(self, call: "ThreadCall[Any]") -> None:
         """Count a call as abandoned; the lock is held."""

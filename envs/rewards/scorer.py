@@ -14,9 +14,9 @@ from numbers import Real
 from typing import Any
 
 import trio
-from trio.lowlevel import RunVar
 
 from ..base import RewardFailed, innermost
+from ..places import Places, places_of_run
 from ..process_calls import CallTooSlow, ProcessFunction
 from ..worker_process import WorkerProcessError
 from .record import EpisodeRecord
@@ -122,7 +122,7 @@ class _Call:
         self._reward = reward
         self.name = reward.name
         # For each trio run: calls that a run forgot never give their place back.
-        self._places: RunVar[trio.CapacityLimiter] = RunVar(f"calls of {reward.name}")
+        self._places = Places(f"calls of {reward.name}")
         self._function: Callable[[Any], Awaitable[Any]]
         if reward.in_loop:
             self._function = self._run_here
@@ -163,18 +163,10 @@ class _Call:
 
     async def _run_here(self, argument: Any) -> Any:
         reward = self._reward
-        async with self._limiter():
+        async with places_of_run(self._places, reward.places):
             with trio.move_on_after(reward.deadline_seconds):
                 return await reward.function(argument)
             raise CallTooSlow(f"took more than {reward.deadline_seconds:g} s")
-
-    def _limiter(self) -> trio.CapacityLimiter:
-        try:
-            return self._places.get()
-        except LookupError:
-            limiter = trio.CapacityLimiter(self._reward.places)
-            self._places.set(limiter)
-            return limiter
 
 
 async def _all(calls: Sequence[_Call], argument: Any, read: Callable[[Any], Any]) -> list[Any]:
