@@ -100,18 +100,20 @@ if __name__ == "__main__":
 def test_no_worker_outlives_its_parent(tmp_path, how):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.format(tests=str(Path(__file__).parent)))
-    parent = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(script)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert parent.stdout.readline() == b"ready\n"
-    workers = wait_for_workers(parent.pid)
-    parent.send_signal(how)
-    parent.wait(20)
-    parent.stdout.close()
+    ) as parent:
+        try:
+            assert parent.stdout.readline() == b"ready\n"
+            workers = wait_for_workers(parent.pid)
+            parent.send_signal(how)
+            parent.wait(20)
+        finally:
+            parent.kill()  # a failure here must not become one of the next test
     deadline = time.monotonic() + 20
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < deadline, "a worker is left"
