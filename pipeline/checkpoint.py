@@ -15,7 +15,6 @@ from .errors import ConfigError, check
 
 T = TypeVar("T")
 
-CHECKPOINTS_FOLDER = "checkpoints"  # of a run directory
 _STATE, _RECORD = "state", "record"
 
 
@@ -92,6 +91,18 @@ class Checkpoints:
         found: T = self._read(step, _STATE, ocp.args.StandardRestore(like))
         return found
 
+    def name(self, step: int) -> str:
+        """Name a step for people."""
+        return f"the checkpoint {self._folder / str(step)}"
+
+    def remedy(self, step: int) -> str:
+        """Say what can be done where a step isn't of any use."""
+        with self._manager() as manager:
+            older = [other for other in manager.all_steps() if other < step]
+        if older:
+            return f"move it away to go on from the one after {max(older)} updates"
+        return "there is no older one: move it away to begin again"
+
     def _read(self, step: int, item: str, how: Any) -> Any:
         try:
             with self._manager() as manager:
@@ -99,8 +110,7 @@ class Checkpoints:
         except (OSError, ValueError, KeyError, TypeError) as error:  # damaged, or of another kind
             first_line, *_ = str(error).splitlines() or [type(error).__name__]
             raise ConfigError(
-                f"the checkpoint {self._folder / str(step)} can't be read: {first_line}; move it "
-                "away to go on from an older one, or from the beginning"
+                f"{self.name(step)} can't be read: {first_line}; {self.remedy(step)}"
             ) from error
 
     def _manager(self) -> Any:

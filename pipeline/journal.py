@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..envs.messages import Message
-from .algorithms.alarms import alarms
+from .algorithms.alarms import Watch
 from .algorithms.config import AlgorithmConfig
 from .controller import Controller, Update
 from .evaluate import Evaluation, reward_means
@@ -99,7 +99,7 @@ class Journal:
         self._rewards: list[float] = []
         self._evaluations: dict[str, Evaluation] = {}
         self._during: list[dict[str, Any]] = []
-        self._alarms: set[str] = set()
+        self._watch = Watch(view.note, compares_members=algorithm.compares_members)
 
     @contextmanager
     def phase(self, controller: Controller) -> Iterator[None]:
@@ -118,19 +118,11 @@ class Journal:
         self._useful += self._useful_trajectories(update.statistics)
         self._rewards.append(update.statistics.reward_mean)
         record = {**self._numbers(update, controller), **update.metrics}
-        self._warn(record)
+        record["alarms"] = self._watch.count(record)
         self._metrics.write(record)
         self._view.step(record)
         for group in update.groups:
             self._write_trajectories(group, update.batch)
-
-    def _warn(self, record: dict[str, float]) -> None:
-        """Note what is wrong, once for as long as it lasts; the record says how much it is."""
-        found = alarms(record, compares_members=self._algorithm.compares_members)
-        for name in found.keys() - self._alarms:
-            self._view.note(f"step {record['step']:.0f}: {found[name]}")
-        self._alarms = set(found)
-        record["alarms"] = len(found)
 
     def evaluated(self, when: str, evaluation: Evaluation) -> None:
         """Write down an evaluation `before` or `after` training."""

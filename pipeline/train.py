@@ -34,12 +34,11 @@ from .learner.service import Learner
 from .learner.state import Params
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
-from .observe.run_directory import RunDirectory, written_at_the_end
+from .observe.run_directory import POLICY_FOLDER, RunDirectory, written_at_the_end
 from .observe.view import View
 from .offline.sft import warm_start
 from .policy.record import Policy
 from .policy.save import save_policy
-from .policy.source import POLICY_FOLDER
 from .policy.start import compile_final, starting_params, without_params
 from .prediction import describe_bounds, is_quick, predict, updates_to_simulate
 from .rollout.group import Flight
@@ -161,7 +160,7 @@ class Job:
         self._view.note(describe_bounds(recipe.schedule))
         if recipe.run.predict and is_quick(recipe.schedule, recipe.rollout):
             updates = updates_to_simulate(recipe.schedule)
-            self._view.note(await predict(self._directory.path / "config.toml", updates))
+            self._view.note(await predict(self._directory.config_path, updates))
         elif recipe.run.predict:
             self._view.note("too large to predict on the side; see headrace simulate")
 

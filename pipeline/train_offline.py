@@ -20,14 +20,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import trio
 
-from .checkpoint import CHECKPOINTS_FOLDER, Checkpoints
+from .algorithms.alarms import Watch
+from .checkpoint import Checkpoints
 from .device_thread import DeviceThread
-from .errors import ConfigError, stage
+from .errors import ConfigError
 from .learner.fingerprint import fingerprint
 from .learner.state import Params
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
-from .observe.run_directory import RunDirectory, written_at_the_end
+from .observe.run_directory import (
+    CHECKPOINTS_FOLDER,
+    POLICY_FOLDER,
+    RunDirectory,
+    written_at_the_end,
+)
 from .observe.sinks import Sink
 from .observe.view import View
 from .offline.assemble import (
@@ -44,9 +50,9 @@ from .offline.progress import Progress, Saved
 from .offline.sources import sha256_of
 from .policy.record import Policy
 from .policy.save import save_policy
-from .policy.source import POLICY_FOLDER
 from .policy.start import without_params
-from .supervise import stop_on_signal
+from .supervise import describe_on_signal, stop_on_signal
+from .waits import Waits
 
 Finish = Callable[[Params], Policy]
 
@@ -55,6 +61,7 @@ class _Lesson(NamedTuple):
     """What one update learns from.
 
     Attributes:
+      packed: the batch, and what a baseline is measured on.
       examples: rows of data in it.
       skipped: rows that were too long for it.
       tokens: all that the model reads, padding left out.
@@ -93,6 +100,8 @@ class OfflineJob:
         self._directory = directory
         self._view = view
         self._saved = saved
+        self._waits = Waits()
+        self._watch = Watch(view.note, compares_members=False)
         self._device = DeviceThread("headrace-learner")
         self._progress = Progress() if saved is None else saved.progress
         self._checkpoints = Checkpoints(
@@ -140,6 +149,7 @@ class OfflineJob:
             with written_at_the_end(write_summary):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(stop_on_signal, self._stop, self._view.close)
+                    nursery.start_soon(describe_on_signal, self._waits.describe, self._view.note)
                     await nursery.start(self._device.serve)
                     await self._run_phases(metrics, compilations)
                     nursery.cancel_scope.cancel()
@@ -150,7 +160,7 @@ class OfflineJob:
 
     async def _run_phases(self, metrics: Sink, compilations: CompilationCounter) -> None:
         self._view.phase("compiling")
-        with stage("learner"):
+        with self._waits.on("learner", "making the learner and its programs"):
             learner, finish = await self._device.run(self._prepare)
         compilations.mark()
         await self._evaluate(learner, metrics)
@@ -159,10 +169,11 @@ class OfflineJob:
                 await self._learn(learner, metrics)
         except* ConfigError:  # a row that can't be used; hours may have been learnt before
             await self._end(finish, learner)
-            self._view.note(
-                "what was learnt so far is saved; to go on without such rows: headrace resume "
-                f"{self._directory.path} --data.unusable skip --data.too-long skip"
-            )
+            if self._recipe.checkpoint.every:
+                self._view.note(
+                    "what was learnt so far is saved; to go on without such rows: headrace resume "
+                    f"{self._directory.path} --data.unusable skip --data.too-long skip"
+                )
             raise
         await self._end(finish, learner)
 
@@ -173,10 +184,13 @@ class OfflineJob:
         # Let go of the pretrained weights, which the learner has now.
         self._parts = replace(parts, policy=without_params(parts.policy), teacher=None)
         learner.compile()
-        if recipe.checkpoint.every:
-            self._data_sha256 = sha256_of(recipe.data.path)
-            self._fixed_sha256 = learner.fixed_sha256()
-        if self._saved is not None:
+        if self._saved is None:
+            if recipe.checkpoint.every:
+                self._data_sha256 = sha256_of(recipe.data.path)
+                self._fixed_sha256 = learner.fixed_sha256()
+        else:
+            self._data_sha256 = self._saved.data_sha256  # which has been compared
+            self._fixed_sha256 = self._saved.fixed_sha256
             self._saved.check_fixed(learner.fixed_sha256())
             learner.restore(partial(self._checkpoints.state, self._progress.updates))
         return learner, final
@@ -214,13 +228,15 @@ class OfflineJob:
         async with send:
             for step in range(self._progress.updates, self._parts.steps):
                 count = step_rows(self._recipe, self._parts, step)
-                with stage("data"):
+                with self._waits.on("data", f"the rows of update {step + 1}"):
                     lesson = await trio.to_thread.run_sync(next_lesson, count)
                 await send.send(lesson)
 
     async def _update(self, learner: OfflineLearner, lesson: _Lesson, metrics: Sink) -> None:
         began = learner.busy_seconds
-        with stage("learner"):
+        # An update that has begun is taken and counted, also where the next row can't be used.
+        shield = trio.CancelScope(shield=True)
+        with shield, self._waits.on("learner", f"update {self._progress.updates + 1}"):
             numbers = await self._device.run(partial(learner.update, *lesson.packed))
         seconds = learner.busy_seconds - began
         self._progress = self._progress.updated(numbers, lesson.examples, lesson.skipped)
@@ -233,6 +249,7 @@ class OfflineJob:
             "rows_skipped": self._progress.rows_skipped,
             "tokens_per_second": lesson.tokens / max(seconds, 1e-9),
         }
+        record["alarms"] = self._watch.count(record)
         metrics.write(record)
         self._view.step(record)
 
@@ -251,7 +268,7 @@ class OfflineJob:
                 if taken.examples:
                     yield self._parts.pack(taken.examples)
 
-        with stage("evaluate"):
+        with self._waits.on("evaluate", f"held-out rows after {step} updates"):
             found = await self._device.run(partial(learner.evaluate, batches()))
         if self.interrupted_by is not None:
             return  # it saw a part of the rows only
@@ -284,7 +301,7 @@ class OfflineJob:
         def save() -> None:
             self._checkpoints.save(progress.updates, learner.state, saved.table())
 
-        with stage("checkpoint"):
+        with self._waits.on("checkpoint", f"saving after {progress.updates} updates"):
             await self._device.run(save)
         self._kept = progress.updates
 
@@ -295,9 +312,9 @@ class OfflineJob:
 
         def save() -> None:
             self._params_sha256 = fingerprint(learner.params)
-            if self._recipe.run.save_policy:
+            if self._recipe.run.save_policy and self._progress.updates > 0:
                 folder = self._directory.path / POLICY_FOLDER
                 save_policy(finish(learner.params), folder, replace=True)
 
-        with stage("learner"):
+        with self._waits.on("learner", "saving the policy"):
             await self._device.run(save)

@@ -67,8 +67,10 @@ class Waits:
         self._open: dict[Wait, None] = {}
 
     @contextmanager
-    def on(self, name: str, what: str, deadline_seconds: float, *, setting: str) -> Iterator[None]:
-        """Do the work of a stage inside, within a deadline.
+    def on(
+        self, name: str, what: str, deadline_seconds: float = math.inf, *, setting: str = ""
+    ) -> Iterator[None]:
+        """Do the work of a stage inside, within a deadline if there is one.
 
         Args:
           name: the stage's.

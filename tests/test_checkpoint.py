@@ -61,7 +61,7 @@ def test_old_ones_go_and_what_a_killed_process_left_goes_too(tmp_path):
 def test_what_cannot_be_read_is_named(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, state(), RECORD)
-    with pytest.raises(ConfigError, match=r"1 can't be read: .*; move it away"):
+    with pytest.raises(ConfigError, match=r"1 can't be read: .*; there is no older one"):
         checkpoints.state(1, {"other": jnp.zeros(3)})
 
 

@@ -15,17 +15,20 @@ import trio
 
 from headrace.pipeline.checkpoint import CheckpointConfig
 from headrace.pipeline.cli import run
+from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.learner.optimizer import LearnerConfig
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.observe.run_directory import RunDirectory
 from headrace.pipeline.offline.assemble import assemble_offline
 from headrace.pipeline.offline.config import DataConfig, OfflineEvaluateConfig, SftRecipe
+from headrace.pipeline.offline.learner import OfflineLearner
 from headrace.pipeline.policy import load_policy, save_policy
+from headrace.pipeline.policy.config import PolicyConfig
 from headrace.pipeline.run_config import CommonRunConfig
 from headrace.pipeline.text.renderer import TextConfig
 from headrace.pipeline.train_offline import OfflineJob
 from tests.test_cli import mistake
-from tests.test_offline_commands import PAIRS, ROOT, SUMS, TINY, records
+from tests.test_offline_commands import CONVERSATIONS, PAIRS, ROOT, SUMS, TINY, records, write
 
 RECIPE = SftRecipe(
     run=CommonRunConfig(name="sft", steps=5),
@@ -83,7 +86,9 @@ def outcome(folder: Path) -> tuple:
 def test_law_17_a_run_that_was_killed_ends_as_one_that_was_not(album, tmp_path, killed_after):
     where = tmp_path / "run"
     shutil.copytree(album / str(killed_after), where)
+    (where / ".policy-x" / "policy").mkdir(parents=True)  # of a kill while it was saved
     assert run(["resume", str(where)]) == 0
+    assert not list(where.glob(".policy-*"))
     assert outcome(where) == outcome(album / "whole")
     checkpoint = killed_after // 2 * 2
     resumed_from = json.loads((where / "summary.json").read_text())["resumed_from"]
@@ -123,7 +128,97 @@ def test_a_damaged_checkpoint_is_named(album, tmp_path, capsys):
     where = tmp_path / "run"
     shutil.copytree(album / "5", where)
     (where / "checkpoints" / "4" / "record" / "metadata").unlink()
-    assert "checkpoints/4 can't be read" in mistake(capsys, "resume", str(where))
+    message = mistake(capsys, "resume", str(where))
+    assert "checkpoints/4 can't be read" in message
+    assert "there is no older one: move it away to begin again" in message
+
+
+@pytest.mark.parametrize(
+    "change", [{"progress": None}, {"command": "x"}, {"settings": []}, {"metrics": 1}]
+)
+def test_a_record_that_is_not_whole_is_named_with_its_checkpoint(album, tmp_path, capsys, change):
+    where = tmp_path / "run"
+    shutil.copytree(album / "5", where)
+    record = where / "checkpoints" / "4" / "record" / "metadata"
+    record.write_text(json.dumps(json.loads(record.read_text()) | change))
+    message = mistake(capsys, "resume", str(where))
+    assert "checkpoints/4 can't be used: its record is not whole" in message
+    assert "move it away to begin again" in message
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_in_another_working_directory(album, tmp_path, monkeypatch):
+    shutil.copytree(album / "whole" / "policy", tmp_path / "policy")
+    shutil.copy(SUMS, tmp_path / "sums.jsonl")
+    where, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    flags = ["--run.dir", "run", "--run.steps", "1", "--lora.rank", "2", *TINY]
+    assert run(["sft", "sums.jsonl", "--policy", "policy", *flags]) == 0
+    hashed = []
+
+    def count(learner):
+        hashed.append(1)
+        return whole_hash(learner)
+
+    whole_hash = OfflineLearner.fixed_sha256
+    monkeypatch.setattr(OfflineLearner, "fixed_sha256", count)
+    monkeypatch.chdir(elsewhere)
+    assert run(["resume", str(where), "--run.steps", "2"]) == 0
+    assert json.loads((where / "summary.json").read_text())["resumed_from"] == [1]
+    assert len(hashed) == 1
+
+
+class Curious(Camera):
+    """A view that asks once who waits for what, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notes = []
+
+    def step(self, record):
+        if record["step"] == 2:
+            signal.raise_signal(signal.SIGUSR1)
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def run_updates(recipe, where, view, *, steps=2):
+    recipe = replace(recipe, run=replace(recipe.run, steps=steps))
+    job = OfflineJob(recipe, assemble_offline(recipe), RunDirectory.create(where), view)
+    trio.run(job.run, time.monotonic())
+    return view.notes
+
+
+def test_sigusr1_tells_who_waits_for_what(tmp_path):
+    notes = run_updates(RECIPE, tmp_path / "run", Curious())
+    (told,) = [note for note in notes if note.startswith("SIGUSR1")]
+    assert "evaluate: held-out rows after 2 updates, for " in told
+
+
+def test_updates_that_teach_nothing_are_told_of(album, tmp_path):
+    policy, where = load_policy(album / "whole"), tmp_path / "run"
+    policy.params["final_norm"] *= float("nan")
+    save_policy(policy, tmp_path / "policy")
+    recipe = replace(RECIPE, policy=PolicyConfig(str(tmp_path / "policy")))
+    notes = run_updates(recipe, where, Curious())
+    assert [note for note in notes if "the gradient is not finite" in note] == notes[1:2]
+    assert [line["alarms"] for line in records(where) if "alarms" in line] == [1, 1]
+
+
+def test_a_run_that_ended_without_checkpoints_is_not_begun_again(tmp_path, capsys):
+    where, view = tmp_path / "run", Curious()
+    data = write(tmp_path / "data.jsonl", [*CONVERSATIONS, {"messages": []}])
+    recipe = replace(RECIPE, data=DataConfig(data, shuffle=False), checkpoint=CheckpointConfig(0))
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(ConfigError, match="jsonl:101"), flatten_subgroups=True
+    ):
+        run_updates(recipe, where, view, steps=5)
+    assert not [note for note in view.notes if "resume" in note]
+    # The update that the device was in when the fourth batch could not be read counts.
+    assert json.loads((where / "summary.json").read_text())["updates"] == 3
+    message = mistake(capsys, "resume", str(where), "--data.unusable", "skip")
+    assert "has a policy but no checkpoint to go on from" in message
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ Invariant: the same numbers give the same notes, and numbers that are missing gi
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 LEAST_EFFECTIVE_SHARE = 0.3  # of the weighed tokens or sequences
 LEAST_MOVED_SHARE = 0.01  # of the parameters' numbers
@@ -55,3 +55,24 @@ def alarms(numbers: Mapping[str, float], *, compares_members: bool) -> dict[str,
             "teach nothing: tasks too easy or too hard; see --schedule.equal-rewards drop"
         )
     return found
+
+
+class Watch:
+    """Notes what is wrong with a run's updates, once for as long as it lasts."""
+
+    def __init__(self, note: Callable[[str], None], *, compares_members: bool) -> None:
+        """Args:
+        note: tells people.
+        compares_members: as for `alarms`.
+        """
+        self._compares_members = compares_members
+        self._note = note
+        self._lasting: set[str] = set()
+
+    def count(self, record: Mapping[str, float]) -> int:
+        """Look at an update's record, which has its `step`; return how much is wrong."""
+        found = alarms(record, compares_members=self._compares_members)
+        for name in found.keys() - self._lasting:
+            self._note(f"step {record['step']:.0f}: {found[name]}")
+        self._lasting = set(found)
+        return len(found)

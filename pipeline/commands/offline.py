@@ -10,14 +10,21 @@ from typing import Any
 import trio
 import tyro
 
-from ..checkpoint import CHECKPOINTS_FOLDER, Checkpoints
+from ..checkpoint import Checkpoints
 from ..compilation_cache import keep_programs
 from ..errors import ConfigError, HeadraceError, check
-from ..observe.run_directory import RunDirectory
+from ..observe.run_directory import CHECKPOINTS_FOLDER, POLICY_FOLDER, RunDirectory
 from ..observe.view import open_view
 from ..offline.assemble import OfflineParts, assemble_offline
-from ..offline.config import RECIPES, OfflineRecipe, command_of, default_recipe
+from ..offline.config import (
+    RECIPES,
+    OfflineRecipe,
+    command_of,
+    default_recipe,
+    with_absolute_paths,
+)
 from ..offline.progress import Saved
+from ..policy.save import remove_unfinished
 from ..tables import from_table, read_toml
 from ..train_offline import OfflineJob
 from .flags import take_out
@@ -62,6 +69,7 @@ def resume(run: str, flags: Sequence[str], began_seconds: float) -> int:
     try:
         directory = RunDirectory.reopen(Path(run))
         with directory.held():
+            remove_unfinished(directory.path / POLICY_FOLDER)
             recipe = _recipe_of(directory, flags)
             saved = _saved(directory, recipe)
             return _run(
@@ -101,13 +109,14 @@ def _run(
         del parts  # the job lets go of pretrained weights, which nobody else holds
         trio.run(job.run, began_seconds)
     where = directory.path
+    on = f"Go on with it: headrace resume {where}" if recipe.checkpoint.every else ""
     return finish(
         where,
         job.interrupted_by,
         "  policy/, summary.json, metrics.jsonl and the resolved config.toml\n"
         f"Next: talk to it:       headrace chat {where}\n"
         f"      train it further: headrace train RECIPE --policy {where}",
-        stopped=f"Go on with it: headrace resume {where}",
+        stopped=on,
     )
 
 
@@ -130,7 +139,7 @@ def _recipe_of(directory: RunDirectory, flags: Sequence[str]) -> OfflineRecipe:
     )
     where = recipe.run.dir
     check(where is None, "run.dir", where, "left out: a run goes on in its own directory")
-    return recipe
+    return with_absolute_paths(recipe)
 
 
 def _saved(directory: RunDirectory, recipe: OfflineRecipe) -> Saved | None:
@@ -138,11 +147,26 @@ def _saved(directory: RunDirectory, recipe: OfflineRecipe) -> Saved | None:
     checkpoints = Checkpoints(directory.path / CHECKPOINTS_FOLDER)
     step = checkpoints.latest()
     if step is None:
+        _check_nothing_is_lost(directory.path)
         return None
-    saved = Saved.from_table(checkpoints.record(step))
+    record = checkpoints.record(step)
+    try:
+        saved = Saved.from_table(record)
+    except ConfigError as error:
+        what = checkpoints.name(step)
+        raise ConfigError(f"{what} can't be used: {error}; {checkpoints.remedy(step)}") from error
     saved.check_settings(recipe)
     saved.check_data(recipe.data.path)
     return saved
+
+
+def _check_nothing_is_lost(where: Path) -> None:
+    """Refuse to begin a run again that has come to its end: its policy would be replaced."""
+    if (where / POLICY_FOLDER).exists():
+        raise ConfigError(
+            f"{where} has a policy but no checkpoint to go on from; start a new run from it, with "
+            f"--policy {where}, or move {where / POLICY_FOLDER} away to begin again"
+        )
 
 
 def _parts_to_go_on(recipe: OfflineRecipe, saved: Saved | None) -> OfflineParts:
@@ -174,7 +198,7 @@ def _parse(command: str, data_or_config: str, arguments: Sequence[str]) -> Offli
         args=flags,
         prog=f"headrace {command} {data_or_config}",
     )
-    return parsed
+    return with_absolute_paths(parsed)
 
 
 def _from_table(command: str, table: Mapping[str, Any], path: Path) -> Any:

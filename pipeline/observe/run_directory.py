@@ -17,18 +17,22 @@ from typing import Any
 
 import tomli_w
 
+from ...envs.sandbox.audit import FILE_NAME as AUDIT_FILE
 from ..errors import ConfigError, stage
 from .sinks import JsonlSink, to_json
 
-_CONFIG, _METRICS = "config.toml", "metrics.jsonl"
+CONFIG_FILE = "config.toml"
+POLICY_FOLDER = "policy"
+CHECKPOINTS_FOLDER = "checkpoints"
+_SUMMARY, _METRICS, _TRAJECTORIES = "summary.json", "metrics.jsonl", "trajectories.jsonl"
 _FILES_OF_A_RUN = (
-    "policy",
-    "checkpoints",
-    "sandbox.jsonl",
-    _CONFIG,
-    "summary.json",
+    POLICY_FOLDER,
+    CHECKPOINTS_FOLDER,
+    AUDIT_FILE,
+    CONFIG_FILE,
+    _SUMMARY,
     _METRICS,
-    "trajectories.jsonl",
+    _TRAJECTORIES,
 )
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # of some file systems
 # ValueError: a NUL character; RuntimeError: the home folder of an unknown user.
@@ -74,8 +78,10 @@ class RunDirectory:
         Raises:
           ConfigError: if it holds no run, or can't be written to.
         """
-        if not (path / _CONFIG).is_file():
-            raise ConfigError(f"{path} holds no run: it has no {_CONFIG}; give a run directory")
+        if not (path / CONFIG_FILE).is_file():
+            raise ConfigError(
+                f"{path} holds no run: it has no {CONFIG_FILE}; give a run directory"
+            )
         if not os.access(path, os.W_OK | os.X_OK):
             raise _unusable(path, PermissionError("no permission to write"))
         return cls(path.absolute())
@@ -133,7 +139,7 @@ class RunDirectory:
     @property
     def config_path(self) -> Path:
         """The file of the resolved configuration."""
-        return self.path / _CONFIG
+        return self.path / CONFIG_FILE
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write the resolved configuration; values that are None are left out.
@@ -150,7 +156,7 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, replacing this run's earlier one in one step."""
-        _write_whole(self.path / "summary.json", to_json(summary, indent=2) + "\n")
+        _write_whole(self.path / _SUMMARY, to_json(summary, indent=2) + "\n")
 
     def open_metrics(self) -> JsonlSink:
         """Open `metrics.jsonl`, one line an update."""
@@ -168,7 +174,7 @@ class RunDirectory:
 
     def open_trajectories(self) -> JsonlSink:
         """Open `trajectories.jsonl`, one line a trajectory."""
-        return JsonlSink(self.path / "trajectories.jsonl")
+        return JsonlSink(self.path / _TRAJECTORIES)
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from jax.sharding import Mesh
 from ..algorithms.distillation import divergence
 from ..errors import ConfigError
 from ..learner.distillation import Teacher
-from ..learner.mesh import place
 from ..learner.optimizer import make_optimizer
+from ..learner.placement import place
 from ..learner.precision import computed_in
 from ..models.adapted import adapted_model
 from ..models.frozen import freeze, frozen_axes

@@ -1,13 +1,15 @@
 """The settings of training without rollouts: what all three commands share, and their own."""
 
+import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from ..algorithms.distillation import DivergenceName
 from ..checkpoint import CheckpointConfig
 from ..errors import ConfigError, check
-from ..learner.mesh import MeshConfig
 from ..learner.optimizer import LearnerConfig
+from ..learner.placement import MeshConfig
 from ..models.config import ModelConfig
 from ..models.frozen import StoredBase
 from ..models.lora import LoraConfig
@@ -209,6 +211,30 @@ def default_recipe(command: str, *, pretrained: bool) -> Any:
     learner = LearnerConfig(learning_rate=learning_rate, microbatch_rows=2, row_tokens=2048)
     recipe = RECIPES[command](run=CommonRunConfig(name=command), learner=learner)
     return replace(recipe, policy=PolicyConfig(remat="matrices"))
+
+
+def with_absolute_paths(recipe: OfflineRecipe) -> OfflineRecipe:
+    """Make the paths hold in any working directory, where they exist: a run may go on in another.
+
+    Names on the Hub, and paths of nothing, stay as they are.
+    """
+    data, policy = recipe.data, recipe.policy
+    held_out = None if data.eval is None else _absolute(data.eval)
+    base = None if policy.path is None else _absolute(policy.path)
+    recipe = replace(
+        recipe,
+        data=replace(data, path=_absolute(data.path), eval=held_out),
+        policy=replace(policy, path=base),
+    )
+    if isinstance(recipe, DistillRecipe):
+        teacher = _absolute(recipe.distill.teacher)
+        recipe = replace(recipe, distill=replace(recipe.distill, teacher=teacher))
+    return recipe
+
+
+def _absolute(path: str) -> str:
+    exists = os.path.exists(path)  # noqa: PTH110  # unlike Path's, it takes any text
+    return str(Path(path).absolute()) if exists else path
 
 
 def check_given(recipe: OfflineRecipe) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..learner.fingerprint import fingerprint
 from ..learner.logprobs import Forward, batch_logprobs
-from ..learner.mesh import by_rows, place_rest, place_rows, whole
+from ..learner.placement import by_rows, place_rest, place_rows, whole
 from ..learner.state import LearnerState, Params, init_state, with_frozen
 from ..types import TrainBatch
 from .batch import OfflineBatch

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ..errors import ConfigError, check
+from ..errors import ConfigError, check, describe
 from ..tables import from_table
 from .config import RECIPES, OfflineRecipe
 from .sources import sha256_of
@@ -108,10 +108,19 @@ class Saved:
 
     @staticmethod
     def from_table(table: Mapping[str, Any]) -> "Saved":
-        """Read a record, to go on from it."""
-        progress = Progress(**table["progress"])
-        progress = replace(progress, resumed_from=(*progress.resumed_from, progress.updates))
-        return Saved(**{**table, "progress": progress})
+        """Read a record, to go on from it.
+
+        Raises:
+          ConfigError: where it isn't one of a run without rollouts.
+        """
+        try:
+            from_table(RECIPES[table["command"]], table["settings"])
+            progress = Progress(**table["progress"])
+            resumed_from = (*progress.resumed_from, progress.updates)
+            progress = replace(progress, resumed_from=resumed_from)
+            return Saved(**{**table, "progress": progress})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"its record is not whole: {describe(error)}") from error
 
     def check_settings(self, recipe: OfflineRecipe) -> None:
         """Refuse to go on with settings that would teach something else.

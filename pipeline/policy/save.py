@@ -1,6 +1,7 @@
 """Saves a policy, exactly, in a folder that appears only once it is whole."""
 
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ def save_policy(
     A model of ours that no family of the Hub describes can be loaded here only.
 
     Args:
-      folder: a new one, or an empty one. Another process never sees a part of it.
+      folder: a new one, or an empty one. Another process never sees a part of it. Where it
+        replaces another, that one is gone for a moment before the new one is there.
       dtype: of the weights in the files; None keeps the parameters' own, so that saving and
         loading is exact.
       max_file_bytes: of one file of weights.
@@ -58,7 +60,7 @@ def save_policy(
     family, settings = _family_and_settings(policy)
     stored = np.dtype(policy.params["embedding"].dtype if dtype is None else dtype)
     settings |= {"dtype": stored.name, "torch_dtype": stored.name}  # newer and older versions'
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_prefix(folder)) as temporary:
         new = Path(temporary) / folder.name
         new.mkdir()
         save_params(
@@ -75,6 +77,19 @@ def save_policy(
         if replace and folder.exists():
             folder.replace(Path(temporary) / "old")
         new.replace(folder)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what processes that were killed while they saved a policy have left beside it.
+
+    No other process may be saving it.
+    """
+    for left in folder.parent.glob(f"{_prefix(folder)}*"):
+        shutil.rmtree(left)
+
+
+def _prefix(folder: Path) -> str:
+    return f".{folder.name}-"
 
 
 def _family_and_settings(policy: Policy) -> tuple[Family, dict[str, Any]]:

