@@ -93,7 +93,7 @@ def test_code_is_run_in_sandboxes_and_each_call_is_in_the_log(tmp_path: Path) ->
 
     text = (run / "sandbox.jsonl").read_text(encoding="utf-8")
     calls = [call for call in map(json.loads, text.splitlines()) if "status" in call]
-    assert len(text.splitlines()) == 2 * len(calls)  # of each its beginning and its end
+    assert len(text.splitlines()) == 1 + 2 * len(calls)  # a configuration; then begins and ends
     answers = 0  # turns of trained episodes that were closed, and so run
     for line in (run / "trajectories.jsonl").read_text(encoding="utf-8").splitlines():
         episode = json.loads(line)
