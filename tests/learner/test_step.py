@@ -169,9 +169,12 @@ def test_law_12_row_order_changes_no_gradient(loss):
     assert_same_update(gradient(rows_of(batch, order), loss)[0], gradient(batch, loss)[0])
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4, 8])
-def test_law_12_sharding_the_rows_changes_no_gradient(devices):
-    loss, batch = LOSSES["grpo"], spread(toy_batch(), 2)
+@pytest.mark.parametrize(
+    ("devices", "name"),
+    [*((count, "grpo") for count in (1, 2, 4, 8)), (4, "sft"), (8, "sequences")],
+)
+def test_law_12_sharding_the_rows_changes_no_gradient(devices, name):
+    loss, batch = LOSSES[name], spread(toy_batch(), 2)
     mesh = Mesh(np.array(jax.devices()[:devices]), ("rows",))
     place = partial(jax.device_put, device=NamedSharding(mesh, P(None, "rows")))
     sharded = type(batch)(*map(place, batch[:-2]), microbatches=batch.microbatches)
