@@ -206,6 +206,24 @@ def test_updates_that_teach_nothing_are_told_of(album, tmp_path):
     assert [line["alarms"] for line in records(where) if "alarms" in line] == [1, 1]
 
 
+def test_law_17_where_a_row_ended_a_run_while_the_device_learnt(tmp_path, monkeypatch):
+    update = OfflineLearner.update
+
+    def slowly(learner, *batch):
+        time.sleep(0.2)  # the reader comes to the row meanwhile
+        return update(learner, *batch)
+
+    monkeypatch.setattr(OfflineLearner, "update", slowly)
+    data = write(tmp_path / "data.jsonl", [*CONVERSATIONS, {"messages": []}])
+    recipe = replace(RECIPE, data=DataConfig(data, shuffle=False))
+    skipping = replace(recipe, data=replace(recipe.data, unusable="skip"))
+    run_updates(skipping, tmp_path / "whole", Curious(), steps=5)
+    with pytest.RaisesGroup(ConfigError, flatten_subgroups=True):
+        run_updates(recipe, tmp_path / "ended", Curious(), steps=5)
+    assert run(["resume", str(tmp_path / "ended"), "--data.unusable", "skip"]) == 0
+    assert outcome(tmp_path / "ended") == outcome(tmp_path / "whole")
+
+
 def test_a_run_that_ended_without_checkpoints_is_not_begun_again(tmp_path, capsys):
     where, view = tmp_path / "run", Curious()
     data = write(tmp_path / "data.jsonl", [*CONVERSATIONS, {"messages": []}])
