@@ -215,7 +215,8 @@ def test_law_17_where_a_row_ended_a_run_while_the_device_learnt(tmp_path, monkey
 
     monkeypatch.setattr(OfflineLearner, "update", slowly)
     data = write(tmp_path / "data.jsonl", [*CONVERSATIONS, {"messages": []}])
-    recipe = replace(RECIPE, data=DataConfig(data, shuffle=False))
+    data = DataConfig(data, shuffle=False)
+    recipe = replace(RECIPE, data=data, checkpoint=CheckpointConfig(every=100))  # only at its end
     skipping = replace(recipe, data=replace(recipe.data, unusable="skip"))
     run_updates(skipping, tmp_path / "whole", Curious(), steps=5)
     with pytest.RaisesGroup(ConfigError, flatten_subgroups=True):
