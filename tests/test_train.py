@@ -97,14 +97,6 @@ def test_the_mismatch_of_stored_weights_is_a_metric(weights, least, most, tmp_pa
         assert least**2 <= record["mismatch_kl"] < most**2
 
 
-@pytest.fixture
-def sigint_is_heard():
-    """Undo what a shell does to background jobs: they, and all they start, ignore SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 HANGS = """
 import time
 import trio
@@ -168,7 +160,6 @@ def test_law_17_lockstep_gives_the_same_parameters_whatever_the_latencies(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("sigint_is_heard")
 @pytest.mark.parametrize(
     ("number", "seconds"),
     [
