@@ -201,7 +201,7 @@ class OfflineJob:
         send, receive = trio.open_memory_channel[_Lesson](0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read, send)
-            async with receive:
+            with receive:
                 async for lesson in receive:
                     await self._update(learner, lesson, metrics)
                     await self._evaluate(learner, metrics)
@@ -225,7 +225,7 @@ class OfflineJob:
             counts = len(taken.examples), taken.skipped, tokens
             return _Lesson(packed, *counts, stream.epochs, stream.state())
 
-        async with send:
+        with send:  # closed asynchronously, it could lose its error to a cancellation
             for step in range(self._progress.updates, self._parts.steps):
                 count = step_rows(self._recipe, self._parts, step)
                 with self._waits.on("data", f"the rows of update {step + 1}"):

@@ -39,6 +39,7 @@ def test_recipes_lists_the_built_in_ones(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [
         "calculator",
+        "code",
         "frozen_lake",
         "guess_number",
         "lookup",
