@@ -5,7 +5,6 @@ decides nothing itself. Every wait has a name and a deadline. A stage that fails
 with its name (`errors.stage`), and so does a run in which nothing moves.
 """
 
-import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
@@ -192,11 +191,9 @@ class Controller:
             event = ledger.MemberFailed(index, member, attempt, str(outcome.kind))
         self._budgets.ended(outcome)
         decisions = self._report(event)
-        again = False
         for decision in decisions:
             self._budgets.decided(decision, outcome)
-            again = again or isinstance(decision, ledger.Retry)
-        return again
+        return any(isinstance(decision, ledger.Retry) for decision in decisions)
 
     # Steps 6 to 10: groups become batches, updates and new versions.
 
@@ -262,8 +259,7 @@ class Controller:
         self, evaluate: Callable[[int, Flight], Awaitable[None]], version: int, held: ExitStack
     ) -> None:
         # It has deadlines of its own.
-        waits = self.waits.on("evaluate", f"version {version}", math.inf, setting="")
-        with stage("sampler"), held, waits:
+        with stage("sampler"), held, self.waits.on("evaluate", f"version {version}"):
             await evaluate(version, self.evaluation_flight)
         self._evaluating = False
 

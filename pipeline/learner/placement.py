@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
-from ...sharding.mesh import FSDP, Topology
+from ...sharding.mesh import Topology
 from ...sharding.partition import shard, tree_shardings
-from ...sharding.rules import LEARNER_RULES
+from ...sharding.rules import LEARNER_RULES, partition_spec
 from ..errors import check
 from ..models.config import ModelConfig
 from ..types import TrainBatch
@@ -73,12 +73,12 @@ def place(params: Tree, axes: Tree, mesh: Mesh) -> Tree:
 
 def whole(mesh: Mesh) -> NamedSharding:
     """Say that an array has a copy on each device."""
-    return NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # untyped in JAX
+    return NamedSharding(mesh, partition_spec((), LEARNER_RULES))
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:
     """Say that an array over tokens, [A, R, T], is cut by rows."""
-    return NamedSharding(mesh, PartitionSpec(None, FSDP))  # type: ignore[no-untyped-call]
+    return NamedSharding(mesh, partition_spec((None, "rows"), LEARNER_RULES))
 
 
 def place_rows(batch: TrainBatch, mesh: Mesh) -> TrainBatch:

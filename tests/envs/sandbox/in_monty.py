@@ -154,7 +154,7 @@ refused('spawn', lambda: os.posix_spawn)
         "os", "open", "read", "write", "close", "dup", "pipe", "fstat", "memfd_create", "openpty"
     ),
     "no user can be named": missing("os", "setuid", "setgid", "getuid", "chroot", "nice", "uname"),
-    "no file can be made": writing("/work/x", "x", "/tmp/x", "/dev/shm/x"),
+    "no file can be made": writing("x", "./x", "/tmp/x", "/dev/shm/x"),
 }
 _KERNEL, _START, _PROCESS, _DESCRIPTOR, _USER, _FILE = WHY
 

@@ -42,6 +42,23 @@ def kill(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+async def killed_while_it_spins(box: Sandbox, victims: Callable[[], list[int]]) -> Result:
+    results = list[Result]()
+
+    async def call() -> None:
+        results.append(await box.exec("while True: pass"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        await trio.sleep(0.3)
+        kill(victims())
+    return results[0]
+
+
+def workers_of_monty() -> list[int]:
+    return [pid for pid in descendants(os.getpid()) if b"monty" in command_of(pid)]
+
+
 @pytest.fixture(params=["bwrap", pytest.param("remote", marks=pytest.mark.slow)])
 def config(request: pytest.FixtureRequest) -> SandboxConfig:
     return require(request.param)
@@ -52,17 +69,8 @@ def test_a_sandbox_killed_from_outside_is_a_fault_of_the_machine(
     config: SandboxConfig, victims: Callable[[], list[int]]
 ) -> None:
     async def main() -> None:
-        results = list[Result]()
-
-        async def call(box: Sandbox) -> None:
-            results.append(await box.exec("while True: pass"))
-
         async with open_sandbox(config) as box:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(call, box)
-                await trio.sleep(0.3)
-                kill(victims())
-            (result,) = results
+            result = await killed_while_it_spins(box, victims)
             assert (result.status, result.exit_code) == ("infrastructure", None), result
             assert result.cause.startswith("the sandbox was killed from outside: it ended with")
             assert result.workspace_lost
@@ -108,17 +116,9 @@ def test_a_worker_of_monty_killed_from_outside_is_a_fault_of_the_machine() -> No
     config = require("monty")
 
     async def main() -> None:
-        results = list[Result]()
-
-        async def call(box: Sandbox) -> None:
-            results.append(await box.exec("while True: pass"))
-
         async with open_sandbox(config) as box:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(call, box)
-                await trio.sleep(0.2)
-                kill([pid for pid in descendants(os.getpid()) if b"monty" in command_of(pid)])
-            assert results[0].status == "infrastructure", results
+            result = await killed_while_it_spins(box, workers_of_monty)
+            assert result.status == "infrastructure", result
             assert (await box.exec("print('alive')")).stdout == b"alive\n"
 
     trio.run(main)
