@@ -78,6 +78,7 @@ def assert_law_12(settings, *meshes):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", RECIPES)
 def test_law_12_a_mesh_learns_what_one_device_learns(name):
     others = [(2, 1), (1, 2), (8, 1)] if name == "sft" else []
@@ -85,6 +86,7 @@ def test_law_12_a_mesh_learns_what_one_device_learns(name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("stored", ["float32", "int8"])
 def test_law_12_a_teacher_on_a_mesh_says_what_it_says_on_one_device(tmp_path, stored):
     params = init(MODEL, VOCAB, jax.random.key(3))
