@@ -24,6 +24,7 @@ _NO_VALUE = "\n\nNone"  # else the value of the last line is copied into this pr
 _PIECE_BYTES, _PIECES_PER_SECOND = 64, 250  # how outputs are counted, and how often they come
 _SECRET_BITS = 20  # of the bytes by which a limit of memory is less than was asked for
 _NOTED_SECONDS = 0.001  # of a shorter call the memory isn't looked up, which would take as long
+_CHECKOUTS = 10  # idle workers that somebody has killed are found one by one
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _FROM_OUTSIDE = re.compile(
     r"while sending a request|\(signal: \d+ \((?:SIGKILL|SIGTERM|SIGINT|SIGHUP)\)\)$"
@@ -103,11 +104,16 @@ class MontyCall:
             "max_feed_duration_secs": min(self._limits.cpu_seconds, self._limits.wall_seconds),
             "max_memory": self._memory_bytes,
         }
-        try:
-            with self._pool.checkout(limits=bounds, os_policy=_NO_WAITING) as session:
-                return self._feed(session)
-        except (OSError, pydantic_monty.MontyError) as error:
-            return "infrastructure", f"there is no worker: {error}", ""
+        problem: Exception | None = None
+        for _ in range(_CHECKOUTS):
+            try:
+                with self._pool.checkout(limits=bounds, os_policy=_NO_WAITING) as session:
+                    return self._feed(session)
+            except (OSError, pydantic_monty.MontyError) as error:
+                problem = error
+                if self._is_over or not isinstance(error, pydantic_monty.MontyCrashedError):
+                    break
+        return "infrastructure", f"there is no worker: {problem}", ""
 
     def _feed(self, session: pydantic_monty.MontySession) -> _End:
         worker = session.worker_pid  # not to be had while it works

@@ -122,3 +122,16 @@ def test_a_worker_of_monty_killed_from_outside_is_a_fault_of_the_machine() -> No
             assert (await box.exec("print('alive')")).stdout == b"alive\n"
 
     trio.run(main)
+
+
+def test_idle_workers_of_monty_killed_from_outside_are_nobodys_fault() -> None:
+    config = require("monty")
+
+    async def main() -> None:
+        async with open_sandbox(config) as box:
+            for _ in range(10):
+                kill(workers_of_monty())
+                result = await box.exec("print('alive')")
+                assert (result.status, result.stdout) == ("ok", b"alive\n"), result
+
+    trio.run(main)

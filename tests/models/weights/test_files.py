@@ -141,7 +141,7 @@ def test_the_host_holds_few_weights_beside_the_arrays(tmp_path: Path) -> None:
         tracemalloc.stop()
     sizes = sorted(leaf.nbytes for leaf in jax.tree.leaves(params))
     # The weight before it may still be there: JAX lets go of what it has copied a bit later.
-    assert sizes[-1] <= peak <= 2.75 * sizes[-1] < sum(sizes) - sizes[-1]
+    assert sizes[-1] <= peak <= 2.9 * sizes[-1] < sum(sizes) - sizes[-1]
     assert sizes[-1] >= COLLECTED_BYTES
 
 
