@@ -1,5 +1,6 @@
 """The sampler's benchmark measures what it says, and its command runs on a tiny model."""
 
+import dataclasses
 import functools
 import importlib
 import itertools
@@ -174,19 +175,34 @@ def test_the_roofline_has_all_matrices_of_the_model(name: str):
     assert sum(matrix.size for matrix in jax.tree.leaves(matrices)) == elements - norms
 
 
-def test_every_product_of_the_roofline_counts():
+@pytest.mark.parametrize("order", ["RIGHT", "LEFT"])
+def test_every_product_of_the_roofline_counts(order: str):
     jax = importlib.import_module("jax")
     work, roofline = load("workload"), load("roofline")
-    layers, head = roofline.make_matrices(work.SMOKE, work.VOCAB_SIZE)
-    x = np.random.default_rng(1).normal(size=(3, work.SMOKE.width)).astype(np.float32)
-    multiply = jax.jit(functools.partial(roofline.multiply, steps=2))
-    whole = multiply(x, layers, head)
+    # Fewer inputs than the width, so that no two axes are equal.
+    model = dataclasses.replace(work.SMOKE, head_width=8)
+    x = np.random.default_rng(1).normal(size=(3, model.width)).astype(np.float32)
+    operands = right = (x, *roofline.make_matrices(model, work.VOCAB_SIZE))
+    run = functools.partial(roofline.multiply, steps=2)
+    by_rows = jax.jit(functools.partial(run, order=roofline.RIGHT))(*right)
+    if order == "LEFT":
+        operands = roofline.turned(right)
+    multiply = jax.jit(functools.partial(run, order=getattr(roofline, order)))
+    whole = multiply(*operands)
     assert np.isfinite(whole).all()
-    leaves, structure = jax.tree.flatten((layers, head))
-    for index, leaf in enumerate(leaves):
-        without = [*leaves[:index], np.zeros_like(leaf), *leaves[index + 1 :]]
-        other = multiply(x, *jax.tree.unflatten(structure, without))
+    np.testing.assert_allclose(whole.T if order == "LEFT" else whole, by_rows, rtol=1e-4)
+    leaves, structure = jax.tree.flatten(operands)
+    for index in range(1, len(leaves)):
+        without = [*leaves[:index], np.zeros_like(leaves[index]), *leaves[index + 1 :]]
+        other = multiply(*jax.tree.unflatten(structure, without))
         assert not np.allclose(other, whole, rtol=1e-6, atol=0), index
+
+
+def test_short_work_is_repeated_until_its_cpu_time_can_be_told():
+    costs, calls = load("costs"), []
+    cost = costs.measure_short(lambda: calls.append(None))
+    assert cost.wall * len(calls) >= costs.LEAST_SECONDS
+    assert cost.cpu >= 0
 
 
 def test_latencies_are_drawn_by_place_and_average_a_quarter_of_a_second():
