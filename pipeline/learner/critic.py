@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import optax
 
 from ..algorithms.critic import value_loss
-from ..algorithms.reductions import Measured, masked_sum, sums
+from ..algorithms.inputs import Diagnostics
+from ..algorithms.reductions import Measured, masked_sum
 from ..types import TrainBatch
 from .logprobs import Forward, counted_tokens, microbatch, predicted, states_before
 from .state import LearnerState, Params, with_frozen
-from .step import Found, Metrics, accumulate, apply_gradients, summaries
+from .step import Metrics, descend
 
 
 @dataclass(frozen=True)
@@ -100,17 +101,15 @@ def critic_step(
     counted = counted_tokens(batch)
     count = jnp.sum(counted, dtype=jnp.float32)
 
-    def objective(params: Params, index: jax.Array) -> tuple[jax.Array, Found]:
+    def objective(params: Params, index: jax.Array) -> tuple[jax.Array, Diagnostics]:
         rows, old, mask = microbatch((batch, old_values, counted), index)
         values = row_values(params, rows, frozen, forward=forward)
         values, old, returns = (jnp.where(mask, x, 0.0) for x in (values, old, rows.advantages))
         losses = value_loss(values, old, returns, clip=rule.clip)
         both = Measured(jax.lax.stop_gradient(jnp.stack([values, returns])), mask)
         measured = {"value": Measured(values, mask), "returns_pearson": both}
-        found = {name: sums(name, each) for name, each in measured.items()}
-        return masked_sum(losses, mask) / jnp.maximum(count, 1.0), found
+        return masked_sum(losses, mask) / jnp.maximum(count, 1.0), measured
 
-    loss, found, gradients = accumulate(objective, state.params, batch.microbatches)
-    state, metrics = apply_gradients(state, gradients, rule.optimizer, usable=count > 0)
-    metrics |= {"loss": loss, **summaries(found)}
+    used = batch.microbatches
+    state, metrics = descend(state, objective, used, rule.optimizer, usable=count > 0)
     return state, {f"critic_{name}": value for name, value in metrics.items()}

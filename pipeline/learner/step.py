@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from ..algorithms.aggregations import count
-from ..algorithms.inputs import LossInputs, TokenLoss
+from ..algorithms.inputs import Diagnostics, LossInputs, TokenLoss
 from ..algorithms.reductions import Sums, masked_sum, merge, nothing_like, summarise, sums
 from ..types import TrainBatch
 from .logprobs import Forward, counted_tokens, microbatch, row_logprobs
@@ -22,7 +22,9 @@ from .state import LearnerState, Params, with_frozen
 
 Metrics = dict[str, jax.Array]
 Found = dict[str, Sums]  # of measurements, by name
-Objective = Callable[[Params, jax.Array], tuple[jax.Array, Found]]
+Objective = Callable[[Params, jax.Array], tuple[jax.Array, Diagnostics]]
+"""`(params, number of a microbatch)` gives its part of the batch's loss, f32[], and measurements,
+summarised as their names say (`reductions.sums`)."""
 Total = tuple[jax.Array, Found, Params]
 
 
@@ -76,7 +78,7 @@ def train_step(
     counted = counted_tokens(batch)
     counts = count(counted, batch.segment_ids)
 
-    def objective(params: Params, index: jax.Array) -> tuple[jax.Array, Found]:
+    def objective(params: Params, index: jax.Array) -> tuple[jax.Array, Diagnostics]:
         rows, (old, ref), mask = microbatch((batch, anchors, counted), index)
         whole = with_frozen(params, frozen)
         logprobs, entropy = row_logprobs(whole, rows, forward=forward, temperature=temperature)
@@ -95,12 +97,11 @@ def train_step(
                 counts=counts,
             )
         )
-        return masked_sum(per_token, mask), {name: sums(name, m) for name, m in measured.items()}
+        return masked_sum(per_token, mask), measured
 
-    value, found, gradients = accumulate(objective, state.params, batch.microbatches)
-    state, metrics = apply_gradients(state, gradients, optimizer, usable=counts.tokens > 0)
-    metrics |= {"loss": value, "tokens": counts.tokens.astype(jnp.float32)}
-    return state, metrics | summaries(found)
+    used, tokens = batch.microbatches, counts.tokens
+    state, metrics = descend(state, objective, used, optimizer, usable=tokens > 0)
+    return state, metrics | {"tokens": tokens.astype(jnp.float32)}
 
 
 def accumulate(objective: Objective, params: Params, microbatches: jax.Array) -> Total:
@@ -108,8 +109,13 @@ def accumulate(objective: Objective, params: Params, microbatches: jax.Array) ->
 
     The gradient is taken inside the loop, whose trip count may thus be a traced number.
     """
-    differentiate = jax.value_and_grad(objective, has_aux=True)
-    _, found = jax.eval_shape(objective, params, jnp.zeros((), jnp.int32))
+
+    def reduced(params: Params, index: jax.Array) -> tuple[jax.Array, Found]:
+        value, measured = objective(params, index)
+        return value, {name: sums(name, each) for name, each in measured.items()}
+
+    differentiate = jax.value_and_grad(reduced, has_aux=True)
+    _, found = jax.eval_shape(reduced, params, jnp.zeros((), jnp.int32))
     zeros = jax.tree.map(_float32_zeros, params)
     nothing = {name: nothing_like(total) for name, total in found.items()}
     start = (jnp.zeros((), jnp.float32), nothing, zeros)
@@ -126,19 +132,25 @@ def accumulate(objective: Objective, params: Params, microbatches: jax.Array) ->
     return total
 
 
-def summaries(found: Found) -> Metrics:
-    """Turn the sums of measurements into one number each."""
-    return {name: summarise(name, total) for name, total in found.items()}
-
-
-def apply_gradients(
+def descend(
     state: LearnerState,
-    gradients: Params,
+    objective: Objective,
+    microbatches: jax.Array,
     optimizer: optax.GradientTransformation,
     *,
     usable: jax.Array,
 ) -> tuple[LearnerState, Metrics]:
-    """Step the optimizer, unless the gradient is unusable: then keep the state as it is."""
+    """Take one step down an objective's gradient: what the steps on all kinds of data share.
+
+    Args:
+      microbatches: i32[], those in use.
+      usable: bool[], whether anything counts. If not, or if the gradient is not finite, the state
+        stays as it is.
+
+    Returns:
+      As `train_step`, but for `tokens`.
+    """
+    value, found, gradients = accumulate(objective, state.params, microbatches)
     norm = optax.tree.norm(gradients)
     usable = usable & jnp.isfinite(norm)
 
@@ -155,8 +167,9 @@ def apply_gradients(
 
     state, update_norm, moved = jax.lax.cond(usable, step, skip)
     skipped = 1.0 - usable.astype(jnp.float32)
-    metrics = {"grad_norm": norm, "update_norm": update_norm, "skipped": skipped}
-    return state, metrics | {"moved_share": moved}
+    metrics = {"loss": value, "grad_norm": norm, "update_norm": update_norm, "skipped": skipped}
+    summaries = {name: summarise(name, total) for name, total in found.items()}
+    return state, metrics | {"moved_share": moved} | summaries
 
 
 def _moved_share(before: Params, after: Params) -> jax.Array:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ..algorithms.distillation import Divergence
+from ..algorithms.inputs import Diagnostics
 from ..algorithms.preferences import dpo_loss, ipo_loss, kto_loss, orpo_loss
 from ..algorithms.reductions import Measured, keep, masked_sum
 from ..algorithms.sequences import sum_to_go
@@ -20,8 +21,6 @@ from ..learner.state import Params
 from ..learner.top_k import logprobs_of, ranked_logprobs, top_tokens
 from ..types import TrainBatch
 from .config import PreferenceConfig
-
-Measurements = dict[str, Measured]
 
 
 class Counts(NamedTuple):
@@ -52,14 +51,14 @@ class Piece(NamedTuple):
     baseline: jax.Array
 
 
-Objective = Callable[[Params, Any, Piece, Counts], tuple[jax.Array, Measurements]]
+Objective = Callable[[Params, Any, Piece, Counts], tuple[jax.Array, Diagnostics]]
 """`(params, teacher's params or None, piece, counts of the batch)` gives the piece's part of the
 batch's loss, f32[], and measurements, summarised as their names say (`reductions.sums`)."""
 
 
 def sft_objective(
     params: Params, _teacher: None, piece: Piece, counts: Counts, *, forward: Forward
-) -> tuple[jax.Array, Measurements]:
+) -> tuple[jax.Array, Diagnostics]:
     """Imitate: the mean over the batch's tokens of `-log pi(t)`."""
     logprobs, entropy = row_logprobs(params, piece.rows, forward=forward, temperature=1.0)
     loss = masked_sum(-logprobs, piece.counted) / _at_least_one(counts.tokens)
@@ -68,7 +67,7 @@ def sft_objective(
 
 def sft_measurement(
     params: Params, _teacher: None, piece: Piece, counts: Counts, *, forward: Forward
-) -> tuple[jax.Array, Measurements]:
+) -> tuple[jax.Array, Diagnostics]:
     """Measure the same loss, and `token_accuracy`: how often the token is the likeliest one."""
     rows = piece.rows
     hidden, head = run_rows(params, rows, forward=forward)
@@ -87,7 +86,7 @@ def distill_objective(
     teach: Callable[[Params, TrainBatch], Any],
     divergence: Divergence,
     temperature: float,
-) -> tuple[jax.Array, Measurements]:
+) -> tuple[jax.Array, Diagnostics]:
     """Follow a teacher: the mean over the batch's tokens of a divergence from it.
 
     Args:
@@ -129,7 +128,7 @@ def preference_objective(
     *,
     forward: Forward,
     config: PreferenceConfig,
-) -> tuple[jax.Array, Measurements]:
+) -> tuple[jax.Array, Diagnostics]:
     """Prefer the better answers: the mean over pairs, or over answers, of a preference's loss.
 
     Returns:
@@ -161,7 +160,7 @@ def _pair_losses(
     counts: Counts,
     *,
     config: PreferenceConfig,
-) -> tuple[jax.Array, Measurements]:
+) -> tuple[jax.Array, Diagnostics]:
     there = (piece.chosen >= 0) & (piece.rejected >= 0)
     margins = keep(policy[0] - policy[1], there)
     before = keep(reference[0] - reference[1], there)
@@ -186,7 +185,7 @@ def _single_losses(
     counts: Counts,
     *,
     config: PreferenceConfig,
-) -> tuple[jax.Array, Measurements]:
+) -> tuple[jax.Array, Diagnostics]:
     there = jnp.stack([piece.chosen >= 0, piece.rejected >= 0])
     good = jnp.broadcast_to(jnp.array([[True], [False]]), there.shape)
     rewards = keep(jnp.stack(policy) - jnp.stack(reference), there)

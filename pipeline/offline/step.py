@@ -1,7 +1,6 @@
 """One optimizer step on offline data, and the same objective measured without a step.
 
-Invariant: both are pure; a step takes its gradient as `learner.step` does, microbatch by
-microbatch, so one compiled program serves batches of every size.
+Invariant: both are pure; a step is `learner.step`'s own, with the objective of other data.
 """
 
 from typing import Any, NamedTuple
@@ -10,11 +9,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ..algorithms.inputs import Diagnostics
 from ..algorithms.preferences import kto_baseline
-from ..algorithms.reductions import masked_sum, merge, nothing_like, sums
+from ..algorithms.reductions import masked_sum
+from ..learner import step
 from ..learner.logprobs import counted_tokens, microbatch
 from ..learner.state import LearnerState, Params, with_frozen
-from ..learner.step import Found, Metrics, accumulate, apply_gradients, summaries
+from ..learner.step import Found, Metrics, accumulate, descend
 from ..types import TrainBatch
 from .batch import OfflineBatch
 from .objectives import Counts, Objective, Piece
@@ -55,43 +56,24 @@ def offline_step(
         are the pair `(state.params, fixed.frozen)`.
 
     Returns:
-      The next state, and f32[] metrics: `loss`, `tokens`, those of `apply_gradients`, and a
-      summary of each of the objective's measurements.
+      The next state, and f32[] metrics, as `train_step`.
     """
-    pieces, counts = _pieces(batch, fixed)
-
-    def of_microbatch(params: Params, index: jax.Array) -> tuple[jax.Array, Found]:
-        whole = with_frozen(params, fixed.frozen)
-        piece = microbatch(pieces, index)
-        loss, measured = objective(whole, fixed.teacher, piece, counts)
-        return loss, {name: sums(name, each) for name, each in measured.items()}
-
-    used = batch.rows.microbatches
-    value, found, gradients = accumulate(of_microbatch, state.params, used)
-    state, metrics = apply_gradients(state, gradients, optimizer, usable=counts.tokens > 0)
-    metrics |= {"loss": value, "tokens": counts.tokens.astype(jnp.float32)}
-    return state, metrics | summaries(found)
+    bound, counts = _bound(objective, batch, fixed)
+    used, tokens = batch.rows.microbatches, counts.tokens
+    state, metrics = descend(state, bound, used, optimizer, usable=tokens > 0)
+    return state, metrics | {"tokens": tokens.astype(jnp.float32)}
 
 
 def measure(
     params: Params, batch: OfflineBatch, fixed: Fixed, *, objective: Objective
 ) -> tuple[jax.Array, Counts, Found]:
     """Give a batch's loss, what it counts, and the sums of its measurements; no gradient."""
-    pieces, counts = _pieces(batch, fixed)
-    whole = with_frozen(params, fixed.frozen)
+    bound, counts = _bound(objective, batch, fixed)
 
-    def of_microbatch(index: jax.Array) -> tuple[jax.Array, Found]:
-        loss, measured = objective(whole, fixed.teacher, microbatch(pieces, index), counts)
-        return loss, {name: sums(name, each) for name, each in measured.items()}
+    def of_microbatch(_nothing: Params, index: jax.Array) -> tuple[jax.Array, Diagnostics]:
+        return bound(params, index)
 
-    def add(index: jax.Array, total: tuple[jax.Array, Found]) -> tuple[jax.Array, Found]:
-        loss, found = of_microbatch(index)
-        return total[0] + loss, {name: merge(total[1][name], found[name]) for name in found}
-
-    _, shapes = jax.eval_shape(of_microbatch, jnp.zeros((), jnp.int32))
-    nothing = {name: nothing_like(shape) for name, shape in shapes.items()}
-    start = (jnp.zeros((), jnp.float32), nothing)
-    loss, found = jax.lax.fori_loop(0, batch.rows.microbatches, add, start)
+    loss, found, _ = accumulate(of_microbatch, (), batch.rows.microbatches)
     return loss, counts, found
 
 
@@ -103,8 +85,10 @@ def measure_baseline(logprobs: jax.Array, ref_logprobs: jax.Array, rows: TrainBa
     return kto_baseline(total, sequences)
 
 
-def _pieces(batch: OfflineBatch, fixed: Fixed) -> tuple[Piece, Counts]:
-    """Give all microbatches as one record of arrays [A, …], and the counts of the batch."""
+def _bound(
+    objective: Objective, batch: OfflineBatch, fixed: Fixed
+) -> tuple[step.Objective, Counts]:
+    """Bind an objective to a batch: a function of parameters and the number of a microbatch."""
     rows = batch.rows
     counted = counted_tokens(rows)
     ref = rows.rollout_logprobs if fixed.ref_logprobs is None else fixed.ref_logprobs
@@ -114,4 +98,11 @@ def _pieces(batch: OfflineBatch, fixed: Fixed) -> tuple[Piece, Counts]:
         jnp.sum(jnp.asarray(batch.chosen) >= 0, dtype=jnp.int32),
         jnp.sum(jnp.asarray(batch.rejected) >= 0, dtype=jnp.int32),
     )
-    return Piece(rows, counted, batch.chosen, batch.rejected, ref, baseline), counts
+    # All microbatches as one record of arrays [A, …].
+    pieces = Piece(rows, counted, batch.chosen, batch.rejected, ref, baseline)
+
+    def of_microbatch(params: Params, index: jax.Array) -> tuple[jax.Array, Diagnostics]:
+        trained_and_frozen = with_frozen(params, fixed.frozen)
+        return objective(trained_and_frozen, fixed.teacher, microbatch(pieces, index), counts)
+
+    return of_microbatch, counts
