@@ -32,7 +32,7 @@ import platform
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import trio
@@ -41,6 +41,7 @@ import sampler_agentic
 import sampler_host
 import sampler_plain
 import sampler_random
+from headrace.pipeline.models.config import StoredWeights
 from headrace.pipeline.sampler.config import SamplerConfig
 from peers import run_peer, times_peers, times_peers_trajectory
 from serving import Build, build
@@ -65,6 +66,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--decode-tokens", type=int, default=32, help="per dispatch")
     parser.add_argument("--prefill-tokens", type=int, default=32, help="per row and dispatch")
     parser.add_argument("--prefill-lanes", type=int, default=32, help="per dispatch, at most")
+    parser.add_argument("--weights", choices=get_args(StoredWeights), default="float32")
     parser.add_argument("--peer", action="append", default=[], help="command of a peer's driver")
     parser.add_argument("--json", type=Path, help="write the report to this file")
     return parser.parse_args(arguments)
@@ -77,6 +79,7 @@ def main() -> None:
         decode_tokens=options.decode_tokens,
         prefill_tokens=options.prefill_tokens,
         prefill_lanes=options.prefill_lanes,
+        weights=options.weights,
     )
     plain, peers = measure_plain(options, sizes)
     report = plain | measure_agentic(options, sizes) | measure_random(options, sizes)

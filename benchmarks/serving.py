@@ -10,7 +10,8 @@ import trio
 from costs import Cost, measure
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.model import decoder_model
-from headrace.pipeline.models.parameters import Params, init, unstack
+from headrace.pipeline.models.parameters import Params, init
+from headrace.pipeline.models.quantize import sampler_params
 from headrace.pipeline.observe.compilations import CompilationCounter
 from headrace.pipeline.sampler.config import SamplerConfig
 from headrace.pipeline.sampler.engine import SamplerStatistics
@@ -63,7 +64,7 @@ def build(model: ModelConfig, vocab_size: int, config: SamplerConfig) -> Build:
     """Draw weights and compile the programs."""
 
     def make(key: jax.Array) -> Params:
-        return unstack(init(model, vocab_size, key))
+        return sampler_params(init(model, vocab_size, key), config.weights)
 
     decoder = decoder_model(model, vocab_size)
     compiled: list[Programs] = []

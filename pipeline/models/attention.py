@@ -64,15 +64,16 @@ def attention(
     """
     rows, length, heads, width = queries.shape
     kv_heads = keys.shape[1]
-    grouped = queries.reshape(rows, length, kv_heads, heads // kv_heads, width)
+    grouped = queries.astype(keys.dtype)
+    grouped = grouped.reshape(rows, length, kv_heads, heads // kv_heads, width)
     scores = jnp.einsum(
         "rtkgh,rknh->rkgtn", grouped, keys, preferred_element_type=jnp.float32
     ) / jnp.sqrt(jnp.float32(sight.score_width or width))
     scores = capped(scores, sight.score_cap)
     scores = jnp.where(mask[:, None, None, :, :], scores, MASKED_SCORE)
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    mixed = jnp.einsum("rkgtn,rknh->rtkgh", weights, values)
-    return mixed.reshape(rows, length, heads, width)
+    mixed = jnp.einsum("rkgtn,rknh->rtkgh", weights, values, preferred_element_type=jnp.float32)
+    return mixed.reshape(rows, length, heads, width).astype(queries.dtype)
 
 
 def cached_attention(

@@ -61,8 +61,11 @@ def multiply(
     if begins_with_stream(product):
         return _learner_product(product, x, matrix, dtype)
     assert not isinstance(matrix, Nf4), "the sampler stores no such matrix"
-    result = jnp.einsum(product, unscaled(matrix, x), x, preferred_element_type=dtype)
-    return scaled(result, matrix)
+    # Summed in float32 also where the result is narrower: XLA's CPU code widens the operands of a
+    # product with a bfloat16 result, all weights among them, and takes twice as long.
+    operands = unscaled(matrix, x), x
+    wide = jnp.einsum(product, *operands, preferred_element_type=jnp.float32)
+    return scaled(wide, matrix).astype(dtype or x.dtype)
 
 
 def adapter_products(product: str) -> tuple[str, str]:

@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from ..models.config import StoredWeights
 from ..models.model import AttentionShape
+from ..models.quantize import activations_dtype
 from .pages import BIN
 
 
@@ -36,6 +38,14 @@ class Cells(NamedTuple):
 
     pages: jax.Array
     offsets: jax.Array
+
+
+def cache_dtype(weights: StoredWeights, platform: str) -> jnp.dtype:
+    """Choose the type of keys and values: that of what is computed with, if it can be.
+
+    Not on a CPU, where XLA widens all of a bfloat16 array to write one position into it.
+    """
+    return jnp.dtype("float32") if platform == "cpu" else activations_dtype(weights)
 
 
 def allocate(
@@ -71,7 +81,8 @@ def write(cache: LayerCache, new: LayerCache, where: Cells) -> LayerCache:
     """
 
     def put(pages: jax.Array, some: jax.Array) -> jax.Array:
-        return pages.at[:, where.pages, where.offsets].set(finite(some), mode="promise_in_bounds")
+        at = pages.at[:, where.pages, where.offsets]
+        return at.set(finite(some.astype(pages.dtype)), mode="promise_in_bounds")
 
     return LayerCache(put(cache.keys, new.keys), put(cache.values, new.values))
 
@@ -106,8 +117,10 @@ def append(seen: LayerCache, new: LayerCache, positions: jax.Array) -> LayerCach
       positions: i32[S].
     """
     row = jnp.arange(positions.shape[0])
-    keys = seen.keys.at[:, row, :, positions].set(finite(new.keys).swapaxes(0, 1), mode="drop")
-    values = seen.values.at[:, row, positions].set(finite(new.values), mode="drop")
+    new_keys = finite(new.keys.astype(seen.keys.dtype)).swapaxes(0, 1)
+    new_values = finite(new.values.astype(seen.values.dtype))
+    keys = seen.keys.at[:, row, :, positions].set(new_keys, mode="drop")
+    values = seen.values.at[:, row, positions].set(new_values, mode="drop")
     return LayerCache(keys, values)
 
 

@@ -81,9 +81,10 @@ def compile_programs(
       ConfigError: for sizes that the mesh can't cut evenly, or that the attention asked for
         doesn't take.
     """
+    platform = platform_of(mesh)
     if path is None:
-        path = choose_path(config, model, platform=platform_of(mesh), mesh=mesh)
-    sizes = _Sizes(config, model, make_layout(config, model, mesh), path)
+        path = choose_path(config, model, platform=platform, mesh=mesh)
+    sizes = _Sizes(config, model, make_layout(config, model, mesh), path, platform)
     lowered = _lower_moves(sizes)
     for window in config.windows:
         lowered |= _lower_window(sizes, window)
@@ -110,6 +111,7 @@ class _Sizes(NamedTuple):
     model: Model
     layout: Layout
     path: AttentionPath
+    platform: str
 
 
 def _lower_moves(sizes: _Sizes) -> Lowered:
@@ -162,7 +164,8 @@ def _lower_window(sizes: _Sizes, window: int) -> Lowered:
 
 
 def _maker(sizes: _Sizes) -> Callable[[], SamplerState]:
-    return partial(initial_state, sizes.config, sizes.model, shards=sizes.layout.shards)
+    make = partial(initial_state, sizes.config, sizes.model, platform=sizes.platform)
+    return partial(make, shards=sizes.layout.shards)
 
 
 def _state(sizes: _Sizes) -> tuple[SamplerState, Any]:

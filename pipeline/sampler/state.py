@@ -8,9 +8,8 @@ import jax.numpy as jnp
 
 from ..errors import check
 from ..models.model import Model
-from ..models.quantize import activations_dtype
 from ..types import NOT_RECORDED
-from .cache import Cells, LayerCache, allocate
+from .cache import Cells, LayerCache, allocate, cache_dtype
 from .config import SamplerConfig
 from .rows import Rows, RowUpdate, idle_rows
 
@@ -31,15 +30,20 @@ class SamplerState:
     experts: jax.Array | None = None
 
 
-def initial_state(config: SamplerConfig, model: Model, *, shards: int = 1) -> SamplerState:
+def initial_state(
+    config: SamplerConfig, model: Model, *, platform: str, shards: int = 1
+) -> SamplerState:
     """Make a state of all shards in which every row is idle.
+
+    Args:
+      platform: of the devices that it will be on, see `cache_dtype`.
 
     Raises:
       ConfigError: where experts shall be recorded of a model that has none.
     """
     rows = jax.tree.map(jnp.asarray, idle_rows(config, model.vocab_size))
     pages, size = shards * config.num_pages(shards), config.page_tokens
-    dtype = activations_dtype(config.weights)
+    dtype = cache_dtype(config.weights, platform)
     caches = []
     if model.cached is not None:
         caches = allocate(model.cached.shape, pages=pages, page_tokens=size, dtype=dtype)

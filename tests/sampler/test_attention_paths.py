@@ -388,7 +388,7 @@ def _params(model: ModelConfig, key: jax.Array) -> Any:
 
 
 def small_state(shards: int) -> SamplerState:
-    return initial_state(SIZES, decoder_model(SMALL, EVEN), shards=shards)
+    return initial_state(SIZES, decoder_model(SMALL, EVEN), platform="cpu", shards=shards)
 
 
 def uneven_input(shards: int) -> DecodeInput:

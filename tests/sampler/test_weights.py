@@ -19,6 +19,7 @@ from tests.sampler.helpers import (
     CONFIG,
     MODEL,
     VOCAB,
+    assert_same,
     learner_logprobs,
     learner_params,
     make_request,
@@ -29,8 +30,10 @@ FOUR_ROWS = replace(CONFIG, rows=4)  # two for each part of a mesh
 REQUESTS = tuple(make_request(seed) for seed in range(12))
 
 
-def sample(weights: StoredWeights, mesh: Mesh | None) -> list[Completion]:
-    """Sample all requests with weights that are stored like this."""
+def sample(
+    weights: StoredWeights, mesh: Mesh | None, *, one_by_one: bool = False
+) -> list[Completion]:
+    """Sample all requests, together or not, with weights that are stored like this."""
     found: list[Completion] = []
     config = replace(FOUR_ROWS, weights=weights)
     params = jax.jit(partial(sampler_params, weights=weights))(learner_params(0))
@@ -42,7 +45,10 @@ def sample(weights: StoredWeights, mesh: Mesh | None) -> list[Completion]:
             async with trio.open_nursery() as nursery:
                 await nursery.start(sampler.serve)
                 await sampler.publish(params, 0)
-                found.extend(await sample_all(sampler.sample, REQUESTS))
+                if one_by_one:
+                    found.extend([await sampler.sample(request) for request in REQUESTS])
+                else:
+                    found.extend(await sample_all(sampler.sample, REQUESTS))
                 nursery.cancel_scope.cancel()
 
     trio.run(main)
@@ -68,6 +74,15 @@ def test_the_mean_mismatch_with_the_learner_is_bounded(weights, least, most):
         for request, completion in zip(REQUESTS, on_one_device(weights), strict=True)
     ]
     assert least <= np.concatenate(distances).mean() < most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+def test_neighbours_change_no_bit_of_a_request(weights):  # law 7
+    for one, many in zip(
+        sample(weights, None, one_by_one=True), on_one_device(weights), strict=True
+    ):
+        assert_same(one, many)
 
 
 @pytest.mark.slow
