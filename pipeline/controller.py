@@ -22,11 +22,10 @@ from .rollout.config import RolloutConfig
 from .rollout.group import Flight, Group
 from .stages import ControllerConfig, Stages, Update
 from .types import Outcome, Trajectory, TrajectoryGroup
-from .waits import Waits
+from .waits import Waits, stalled, watch
 
 __all__ = ["Controller", "ControllerConfig", "Stages", "Update"]
 
-LOOKS_A_STALL = 10  # the watchdog looks so often before it calls a stall one
 LISTED_EPISODES = 20  # in reports for people
 
 
@@ -93,7 +92,8 @@ class Controller:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self._watch)
+                limit = self._config.stall_after_seconds(self._stages.rollout.config)
+                nursery.start_soon(watch, self._last_move, limit, self.describe)
                 nursery.start_soon(self._notice_the_end)
                 self._hold(self.ledger.published)
                 self._admit()
@@ -274,7 +274,8 @@ class Controller:
         if decisions:
             self._release()
         if ledger.is_stuck(self.ledger):
-            raise self._stalled("the learner waits, nothing runs and nothing may be started")
+            why = "the learner waits, nothing runs and nothing may be started"
+            raise stalled(why, self.describe)
         self._admit()
         return decisions
 
@@ -340,31 +341,15 @@ class Controller:
 
     # The watchdog.
 
-    async def _watch(self) -> None:
-        """End a run in which nothing moves: no call, no outcome, no update, no publish."""
-        limit = self._config.stall_after_seconds(self._stages.rollout.config)
-        interval = limit / LOOKS_A_STALL
-        looked = woke = trio.current_time()
-        with stage("watchdog"):
-            while True:
-                await trio.sleep(interval)
-                now = trio.current_time()
-                if now - looked > 2 * interval:
-                    woke = now  # the whole process stood still, so nothing could move
-                looked = now
-                moved = max(woke, self._moved, self.flight.moved, self.evaluation_flight.moved)
-                if now - moved >= limit:
-                    raise self._stalled(f"nothing has moved for {limit:g} s")
+    def _last_move(self) -> float:
+        """Say when there was a call, an outcome, an update or a publish last."""
+        return max(self._moved, self.flight.moved, self.evaluation_flight.moved)
 
     async def _notice_the_end(self) -> None:
         try:
             await trio.sleep_forever()
         finally:
             self.ending = True
-
-    def _stalled(self, why: str) -> PipelineStalled:
-        lines = self.describe(trio.current_time())
-        return PipelineStalled("\n  ".join([f"{why}. Who waits for what:", *lines]))
 
 
 def member_rule(config: RolloutConfig) -> MemberRule:

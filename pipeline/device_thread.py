@@ -1,4 +1,4 @@
-"""One thread that owns the JAX calls of its devices, and the way to it from trio.
+"""One thread that owns the JAX calls of its devices, or a file, and the way to it from trio.
 
 Commands run in the order in which they were given; between them runs `background` (the
 sampler's decode loop), which never waits for trio. The thread never ends in silence: an
@@ -80,6 +80,11 @@ class DeviceThread:
     def ended(self) -> bool:
         """Whether the thread has ended or was abandoned; no more commands run on it."""
         return self._finished.is_set()
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the thread was given up while it was still in something."""
+        return self.ended and self._thread.is_alive()
 
     def post(self, command: Callable[[], None]) -> None:
         """Run `command` on the thread, in order, without waiting; an error ends the thread."""

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 import trio
@@ -20,13 +20,13 @@ from ..envs import tools
 from ..envs.rewards import scorer
 from .loop_guard import LoopGuard
 from .rollout import episode
+from .waits import Describe
 
 REPEATED_SIGNAL_SECONDS = 0.5
 FORCED_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
+FORCED_LATER_SECONDS = 5.0  # than a device thread that hangs, whose message says more
 
 BLOCKED_SECONDS = 5.0  # a loop that stands still for so long is reported
-
-Describe = Callable[[float], Sequence[str]]  # of the present time of trio's clock
 
 
 async def stop_on_signal(

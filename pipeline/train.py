@@ -42,14 +42,19 @@ from .policy.save import save_policy
 from .policy.start import compile_final, starting_params, without_params
 from .prediction import describe_bounds, is_quick, predict, updates_to_simulate
 from .rollout.group import Flight
-from .supervise import ForcedEnd, describe_on_signal, guard_loop, stop_on_signal
+from .supervise import (
+    FORCED_LATER_SECONDS,
+    ForcedEnd,
+    describe_on_signal,
+    guard_loop,
+    stop_on_signal,
+)
 from .waits import Waits
 from .weight_sync import Convert, publish
 
 Finish = Callable[[Params], Policy]
 
 REFRESH_SECONDS = 0.25
-FORCED_LATER_SECONDS = 5.0  # than a device thread that hangs, whose message says more
 
 
 class Job:

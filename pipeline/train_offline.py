@@ -1,9 +1,10 @@
 """The job of training without rollouts: from a recipe to a policy, a run directory, a summary.
 
 The phases, in order: compile, measure, learn, measure, save. The next batch is read and packed on
-a worker thread while the device learns from this one. A signal ends the run after the update of
-that moment, a row that can't be used ends it at once; in both cases what has been learnt is
-saved. The run's files are whole whenever it ends.
+a thread of its own while the device learns from this one. A signal ends the run after the update
+of that moment, a row that can't be used ends it at once; in both cases what has been learnt is
+saved. Every wait has a name and a deadline; a thread that hangs is given up, and the run ends with
+its name. The run's files are whole whenever it ends.
 
 Law 17: a run that is killed at any point and goes on from its last checkpoint, or from the
 beginning where there is none, ends with the parameters of one that wasn't, bit for bit.
@@ -12,18 +13,19 @@ beginning where there is none, ends with the parameters of one that wasn't, bit 
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import outcome
 import trio
 
 from .algorithms.alarms import Watch
 from .checkpoint import Checkpoints
 from .device_thread import DeviceThread
-from .errors import ConfigError
+from .errors import ConfigError, PipelineStalled, stage
 from .learner.fingerprint import fingerprint
 from .learner.state import Params
 from .observe.compilations import CompilationCounter
@@ -51,10 +53,19 @@ from .offline.sources import sha256_of
 from .policy.record import Policy
 from .policy.save import save_policy
 from .policy.start import without_params
-from .supervise import describe_on_signal, stop_on_signal
-from .waits import Waits
+from .supervise import (
+    BLOCKED_SECONDS,
+    FORCED_LATER_SECONDS,
+    ForcedEnd,
+    describe_on_signal,
+    guard_loop,
+    stop_on_signal,
+)
+from .waits import Waits, watch
 
 Finish = Callable[[Params], Policy]
+
+ABANDONED_AFTER_SECONDS = 10.0  # a thread that doesn't end, unless a forced end comes before
 
 
 class _Lesson(NamedTuple):
@@ -75,6 +86,9 @@ class _Lesson(NamedTuple):
     tokens: int
     epochs: float
     position: Mapping[str, Any]
+
+
+Read = outcome.Maybe[_Lesson]  # a batch, or what went wrong instead
 
 
 class OfflineJob:
@@ -102,7 +116,10 @@ class OfflineJob:
         self._saved = saved
         self._waits = Waits()
         self._watch = Watch(view.note, compares_members=False)
-        self._device = DeviceThread("headrace-learner")
+        within = min(ABANDONED_AFTER_SECONDS, recipe.waits.exit_deadline_seconds)
+        self._device = DeviceThread("headrace-learner", close_deadline_seconds=within)
+        self._reader = DeviceThread("headrace-reader", close_deadline_seconds=within)
+        self._reading = trio.CancelScope()  # of the learner's wait for rows
         self._progress = Progress() if saved is None else saved.progress
         self._checkpoints = Checkpoints(
             directory.path / CHECKPOINTS_FOLDER, keep=recipe.checkpoint.keep
@@ -146,23 +163,51 @@ class OfflineJob:
                     }
                 )
 
+            limit = self._recipe.waits.exit_deadline_seconds + FORCED_LATER_SECONDS
+            forced = ForcedEnd(self._waits.describe, write_summary, after_seconds=limit)
             with written_at_the_end(write_summary):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(stop_on_signal, self._stop, self._view.close)
-                    nursery.start_soon(describe_on_signal, self._waits.describe, self._view.note)
-                    await nursery.start(self._device.serve)
-                    await self._run_phases(metrics, compilations)
-                    nursery.cancel_scope.cancel()
+                try:
+                    await self._run_stages(metrics, compilations, forced)
+                finally:
+                    forced.disarm()
+
+    @property
+    def left_a_thread(self) -> bool:
+        """Whether a thread that hung was given up, and may still be in foreign code."""
+        return self._device.abandoned or self._reader.abandoned
+
+    async def _run_stages(
+        self, metrics: Sink, compilations: CompilationCounter, forced: ForcedEnd
+    ) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forced.arm_when_cancelled)
+            nursery.start_soon(stop_on_signal, self._stop, self._view.close)
+            nursery.start_soon(describe_on_signal, self._waits.describe, self._view.note)
+            nursery.start_soon(guard_loop, BLOCKED_SECONDS)
+            await nursery.start(self._device.serve)
+            await nursery.start(self._reader.serve)
+            self._view.phase("compiling")
+            what = "making the learner and its programs"
+            with self._within("waits.prepare_deadline_seconds", "learner", what):
+                learner, finish = await self._device.run(self._prepare)
+            compilations.mark()
+            limit = self._recipe.stall_after_seconds
+            nursery.start_soon(watch, lambda: self._waits.moved, limit, self._waits.describe)
+            await self._run_phases(learner, finish, metrics)
+            nursery.cancel_scope.cancel()
+
+    def _within(self, setting: str, name: str, what: str) -> AbstractContextManager[None]:
+        """Wait within the deadline of a setting, `section.name`."""
+        section, key = setting.split(".")
+        deadline = getattr(getattr(self._recipe, section), key)
+        return self._waits.on(name, what, deadline, setting=f"--{setting.replace('_', '-')}")
 
     def _stop(self, number: signal.Signals) -> None:
         self.interrupted_by = number
         self._view.note(f"{number.name}: stopping after this update (again: at once)")
+        self._reading.cancel()
 
-    async def _run_phases(self, metrics: Sink, compilations: CompilationCounter) -> None:
-        self._view.phase("compiling")
-        with self._waits.on("learner", "making the learner and its programs"):
-            learner, finish = await self._device.run(self._prepare)
-        compilations.mark()
+    async def _run_phases(self, learner: OfflineLearner, finish: Finish, metrics: Sink) -> None:
         await self._evaluate(learner, metrics)
         try:
             if self.interrupted_by is None:
@@ -198,21 +243,40 @@ class OfflineJob:
     async def _learn(self, learner: OfflineLearner, metrics: Sink) -> None:
         """Take all updates, reading one batch ahead."""
         self._view.phase("training")
-        send, receive = trio.open_memory_channel[_Lesson](0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._read, send)
-            with receive:
-                async for lesson in receive:
+        send, receive = trio.open_memory_channel[Read](0)
+        with receive:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read, send)
+                while (lesson := await self._next_lesson(receive)) is not None:
                     await self._update(learner, lesson, metrics)
                     await self._evaluate(learner, metrics)
                     every = self._recipe.checkpoint.every
                     if every and self._progress.updates % every == 0:
                         await self._keep(learner)
-                    if self.interrupted_by is not None:
-                        break
-            nursery.cancel_scope.cancel()
+                nursery.cancel_scope.cancel()
+        done, steps = self._progress.updates, self._parts.steps
+        if done < steps and self.interrupted_by is None:
+            with stage("data"):
+                raise PipelineStalled(f"the rows ended after {done} of {steps} updates")
 
-    async def _read(self, send: trio.MemorySendChannel[_Lesson]) -> None:
+    async def _next_lesson(self, receive: trio.MemoryReceiveChannel[Read]) -> _Lesson | None:
+        """Wait for the rows of the next update; None: there is none, or a signal came."""
+        if self.interrupted_by is not None:
+            return None
+        what = f"the rows of update {self._progress.updates + 1}"
+        with (
+            self._within("waits.batch_deadline_seconds", "data", what),
+            suppress(trio.EndOfChannel),
+            trio.CancelScope() as self._reading,
+        ):
+            return (await receive.receive()).unwrap()
+        return None
+
+    async def _read(self, send: trio.MemorySendChannel[Read]) -> None:
+        """Read one batch after the other; what goes wrong is sent in the place of a batch.
+
+        So an update that has begun is taken and counted, also where the next row can't be used.
+        """
         stream = row_stream(self._recipe, self._parts)
         if self._saved is not None:
             stream.restore(self._saved.position)
@@ -225,22 +289,22 @@ class OfflineJob:
             counts = len(taken.examples), taken.skipped, tokens
             return _Lesson(packed, *counts, stream.epochs, stream.state())
 
-        with send:  # closed asynchronously, it could lose its error to a cancellation
+        def read(count: int) -> Read:
+            return outcome.capture(next_lesson, count)
+
+        with send:
             for step in range(self._progress.updates, self._parts.steps):
                 count = step_rows(self._recipe, self._parts, step)
-                with self._waits.on("data", f"the rows of update {step + 1}"):
-                    lesson = await trio.to_thread.run_sync(next_lesson, count)
-                await send.send(lesson)
+                await send.send(await self._reader.run(partial(read, count)))
 
     async def _update(self, learner: OfflineLearner, lesson: _Lesson, metrics: Sink) -> None:
         began = learner.busy_seconds
-        # An update that has begun is taken and counted, also where the next row can't be used.
-        shield = trio.CancelScope(shield=True)
-        with shield, self._waits.on("learner", f"update {self._progress.updates + 1}"):
+        what = f"update {self._progress.updates + 1}"
+        with self._within("waits.update_deadline_seconds", "learner", what):
             numbers = await self._device.run(partial(learner.update, *lesson.packed))
+            self._progress = self._progress.updated(numbers, lesson.examples, lesson.skipped)
+            self._position = lesson.position
         seconds = learner.busy_seconds - began
-        self._progress = self._progress.updated(numbers, lesson.examples, lesson.skipped)
-        self._position = lesson.position
         record = {
             "step": self._progress.updates,
             "epoch": lesson.epochs,
@@ -249,9 +313,10 @@ class OfflineJob:
             "rows_skipped": self._progress.rows_skipped,
             "tokens_per_second": lesson.tokens / max(seconds, 1e-9),
         }
-        record["alarms"] = self._watch.count(record)
-        metrics.write(record)
-        self._view.step(record)
+        with stage("observe"):
+            record["alarms"] = self._watch.count(record)
+            metrics.write(record)
+            self._view.step(record)
 
     async def _evaluate(self, learner: OfflineLearner, metrics: Sink) -> None:
         """Measure what is held out, if anything is and it is time for it."""
@@ -268,15 +333,17 @@ class OfflineJob:
                 if taken.examples:
                     yield self._parts.pack(taken.examples)
 
-        with self._waits.on("evaluate", f"held-out rows after {step} updates"):
+        what = f"held-out rows after {step} updates"
+        with self._within("evaluate.deadline_seconds", "evaluate", what):
             found = await self._device.run(partial(learner.evaluate, batches()))
-        if self.interrupted_by is not None:
-            return  # it saw a part of the rows only
-        found |= {"rows_skipped": skipped}
-        self._progress = self._progress.evaluated_by(found)
-        metrics.write({"step": step} | {f"eval_{name}": each for name, each in found.items()})
-        numbers = "  ".join(f"{name} {value:.4g}" for name, value in found.items())
-        self._view.note(f"held out after {step} updates: {numbers}")
+            if self.interrupted_by is not None:
+                return  # it saw a part of the rows only
+            found |= {"rows_skipped": skipped}
+            self._progress = self._progress.evaluated_by(found)
+        with stage("observe"):
+            metrics.write({"step": step} | {f"eval_{name}": each for name, each in found.items()})
+            numbers = "  ".join(f"{name} {value:.4g}" for name, value in found.items())
+            self._view.note(f"held out after {step} updates: {numbers}")
 
     def _is_time_to_evaluate(self) -> bool:
         step, every = self._progress.updates, self._recipe.evaluate.every
@@ -301,7 +368,8 @@ class OfflineJob:
         def save() -> None:
             self._checkpoints.save(progress.updates, learner.state, saved.table())
 
-        with self._waits.on("checkpoint", f"saving after {progress.updates} updates"):
+        what = f"saving after {progress.updates} updates"
+        with self._within("waits.save_deadline_seconds", "checkpoint", what):
             await self._device.run(save)
         self._kept = progress.updates
 
@@ -316,5 +384,5 @@ class OfflineJob:
                 folder = self._directory.path / POLICY_FOLDER
                 save_policy(finish(learner.params), folder, replace=True)
 
-        with self._waits.on("learner", "saving the policy"):
+        with self._within("waits.save_deadline_seconds", "learner", "saving the policy"):
             await self._device.run(save)

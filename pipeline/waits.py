@@ -1,17 +1,20 @@
 """Who waits for what since when: every wait of a stage has a name and a deadline.
 
-Nothing here decides; the controller reads it when nothing moves any more, and people read it
-on SIGUSR1.
+People read it on SIGUSR1, and the watchdog tells it when nothing moves any more.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import trio
 
-from .errors import HeadraceError, describe, innermost, stage
+from .errors import HeadraceError, PipelineStalled, describe, innermost, stage
+
+LOOKS_A_STALL = 10  # the watchdog looks so often before it calls a stall one
+
+Describe = Callable[[float], Sequence[str]]  # of the present time of trio's clock
 
 
 class DeadlineMissed(HeadraceError):
@@ -65,6 +68,7 @@ class Waits:
 
     def __init__(self) -> None:
         self._open: dict[Wait, None] = {}
+        self.moved = 0.0  # when one began or ended last
 
     @contextmanager
     def on(
@@ -83,6 +87,7 @@ class Waits:
         """
         wait = Wait(name, what, trio.current_time(), deadline_seconds)
         self._open[wait] = None
+        self.moved = wait.since
         try:
             with stage(name):
                 missed = f"{what} took more than {deadline_seconds:g} s"
@@ -100,7 +105,37 @@ class Waits:
                     raise DeadlineMissed(f"{missed}; {remedy}")
         finally:
             del self._open[wait]
+            self.moved = trio.current_time()
 
     def describe(self, now: float) -> list[str]:
         """List the waits, the longest first. May be called from any thread."""
         return [wait.describe(now) for wait in [*self._open]]
+
+
+async def watch(moved: Callable[[], float], limit_seconds: float, describe: Describe) -> None:
+    """End a run in which nothing moves.
+
+    Args:
+      moved: says when something moved last, in seconds of trio's clock.
+
+    Raises:
+      StageFailed: of the watchdog, with a `PipelineStalled` as its cause, when nothing has moved
+        for so long. Time in which the whole process stood still doesn't count.
+    """
+    interval = limit_seconds / LOOKS_A_STALL
+    looked = woke = trio.current_time()
+    with stage("watchdog"):
+        while True:
+            await trio.sleep(interval)
+            now = trio.current_time()
+            if now - looked > 2 * interval:
+                woke = now  # the whole process stood still, so nothing could move
+            looked = now
+            if now - max(woke, moved()) >= limit_seconds:
+                raise stalled(f"nothing has moved for {limit_seconds:g} s", describe)
+
+
+def stalled(why: str, describe: Describe) -> PipelineStalled:
+    """Make the error of a run in which nothing can move."""
+    lines = describe(trio.current_time())
+    return PipelineStalled("\n  ".join([f"{why}. Who waits for what:", *lines]))

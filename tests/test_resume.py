@@ -225,21 +225,6 @@ def test_law_17_where_a_row_ended_a_run_while_the_device_learnt(tmp_path, monkey
     assert outcome(tmp_path / "ended") == outcome(tmp_path / "whole")
 
 
-def test_a_row_ends_a_run_whoever_comes_first(tmp_path, monkeypatch):
-    """Closing a channel asynchronously lost the reader's error to the learner's end, by chance."""
-
-    async def update(job, *lesson):
-        await trio.lowlevel.checkpoint()
-
-    monkeypatch.setattr(OfflineJob, "_update", update)
-    path = write(tmp_path / "data.jsonl", [*CONVERSATIONS, {"messages": []}])
-    recipe = replace(RECIPE, data=DataConfig(path, shuffle=False))
-    job = OfflineJob(recipe, assemble_offline(recipe), RunDirectory(tmp_path), Curious())
-    for _ in range(40):
-        with pytest.RaisesGroup(ConfigError, flatten_subgroups=True):
-            trio.run(job._learn, None, None)
-
-
 def test_a_run_that_ended_without_checkpoints_is_not_begun_again(tmp_path, capsys):
     where, view = tmp_path / "run", Curious()
     data = write(tmp_path / "data.jsonl", [*CONVERSATIONS, {"messages": []}])

@@ -25,6 +25,7 @@ from ..offline.config import (
 )
 from ..offline.progress import Saved
 from ..policy.save import remove_unfinished
+from ..supervise import end_without_threads
 from ..tables import from_table, read_toml
 from ..train_offline import OfflineJob
 from .flags import take_out
@@ -107,7 +108,13 @@ def _run(
             view.note(f"going on after update {saved.progress.updates} of {parts.steps}{hint}")
         job = OfflineJob(recipe, parts, directory, view, saved=saved)
         del parts  # the job lets go of pretrained weights, which nobody else holds
-        trio.run(job.run, began_seconds)
+        try:
+            trio.run(job.run, began_seconds)
+        except (HeadraceError, BaseExceptionGroup) as error:
+            code = explain(error)
+            if job.left_a_thread:
+                end_without_threads(code, after_seconds=recipe.waits.exit_deadline_seconds)
+            return code
     where = directory.path
     on = f"Go on with it: headrace resume {where}" if recipe.checkpoint.every else ""
     return finish(

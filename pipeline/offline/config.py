@@ -58,10 +58,42 @@ class OfflineEvaluateConfig:
     """Updates between two measurements; 0: none in between."""
     rows: int = 1024
     """At most so many rows, the first ones."""
+    deadline_seconds: float = 3600.0
+    """Deadline of one measurement."""
 
     def __post_init__(self) -> None:
         check(self.every >= 0, "evaluate.every", self.every, ">= 0")
         check(self.rows >= 1, "evaluate.rows", self.rows, ">= 1")
+        deadline = self.deadline_seconds
+        check(deadline > 0, "evaluate.deadline_seconds", deadline, "> 0 and finite")
+
+
+_DEADLINES = ("prepare", "batch", "update", "save", "exit")
+
+
+@dataclass(frozen=True)
+class OfflineWaitsConfig:
+    """How long each wait may take; measurements have a deadline of their own."""
+
+    prepare_deadline_seconds: float = 7200.0
+    """Deadline of making the learner and compiling all programs."""
+    batch_deadline_seconds: float = 3600.0
+    """The learner waits at most so long for the rows of an update."""
+    update_deadline_seconds: float = 1800.0
+    """Deadline of one update of the learner."""
+    save_deadline_seconds: float = 1800.0
+    """Deadline of saving a checkpoint, and of saving the policy."""
+    exit_deadline_seconds: float = 60.0
+    """What doesn't end so long after the run was ended is ended by force; see the docs."""
+    stall_seconds: float = 0.0
+    """A run in which no wait begins or ends for so long is ended. 0: a minute longer than the
+    longest of the deadlines of rows, updates, measurements and saving."""
+
+    def __post_init__(self) -> None:
+        for name in _DEADLINES:
+            value = getattr(self, f"{name}_deadline_seconds")
+            check(value > 0, f"waits.{name}_deadline_seconds", value, "> 0 and finite")
+        check(self.stall_seconds >= 0, "waits.stall_seconds", self.stall_seconds, ">= 0")
 
 
 @dataclass(frozen=True)
@@ -149,6 +181,7 @@ class OfflineRecipe:
     mesh: MeshConfig = field(default_factory=MeshConfig)
     evaluate: OfflineEvaluateConfig = field(default_factory=OfflineEvaluateConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    waits: OfflineWaitsConfig = field(default_factory=OfflineWaitsConfig)
 
     def __post_init__(self) -> None:
         epochs = self.learner.epochs
@@ -158,6 +191,18 @@ class OfflineRecipe:
         check(history == "keep", "policy.chat.history", history, "'keep' without rollouts")
         published = self.lora.publish
         check(published == "merged", "lora.publish", published, "'merged' without a sampler")
+
+    @property
+    def stall_after_seconds(self) -> float:
+        """After how long without any progress the run is ended."""
+        waits = self.waits
+        deadlines = (
+            waits.batch_deadline_seconds,
+            waits.update_deadline_seconds,
+            waits.save_deadline_seconds,
+            self.evaluate.deadline_seconds,
+        )
+        return waits.stall_seconds or max(deadlines) + 60.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from .sources import sha256_of
 
 # What may change between two processes of a run: nothing that is learnt depends on it, beyond
 # rounding. A file of rows is told by its digest, not by its path.
-_FREE_SECTIONS = ("checkpoint", "evaluate", "mesh")
+_FREE_SECTIONS = ("checkpoint", "evaluate", "mesh", "waits")
 _FREE = (
     "data.path",
     "data.eval",
