@@ -1,10 +1,10 @@
 """Where decoding reads keys and values: in copies of each row's window, or in the pages.
 
-*Windows* run anywhere and are the reference: each row's window is copied out of the pages once
-a dispatch, grows in place, and what is new goes back to the pages at the end; so a step neither
-gathers nor scatters pages. *Pages* need a kernel of the platform: each new position goes to its
-page at once, and the kernel finds pages by block table. Both leave the same positions in the
-pages; their sums are made in another order, so bits differ between them.
+*Windows* run anywhere and are the reference: each row's window is copied out of the pages when
+the row starts, grows in place, and what is new goes to the pages at the end of a dispatch, too;
+so a step neither gathers nor scatters pages. *Pages* need a kernel of the platform: each new
+position goes to its page at once, and the kernel finds pages by block table. Both leave the same
+positions in the pages; their sums are made in another order, so bits differ between them.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,19 @@ from ..errors import check
 from ..models.attention import Sight, cached_attention, scaled_queries
 from ..models.model import Model
 from .attention_kernels import KERNELS, Kernel, requirements
-from .cache import Cells, LayerCache, append, cells, take_positions, view, write
+from .cache import (
+    Cells,
+    LayerCache,
+    append,
+    cells,
+    new_views,
+    refresh,
+    take_positions,
+    write,
+)
 from .config import SamplerConfig
+
+Layers = list[LayerCache]
 
 
 class Spots(NamedTuple):
@@ -31,7 +42,8 @@ class Spots(NamedTuple):
     Attributes:
       tables: i32[S, n], the pages of each row's window.
       positions: i32[S], of the queries, and of the keys and values that come with them.
-      active: bool[S]; what another row writes and sees doesn't matter, but is finite.
+      active: bool[S]; what another row sees doesn't matter, but is finite. What it writes is at
+        its position, which its own next step writes again before anything looks there.
     """
 
     tables: jax.Array
@@ -40,20 +52,24 @@ class Spots(NamedTuple):
 
 
 class AttentionPath(NamedTuple):
-    """How one layer's cache is read and written in a dispatch.
+    """How the layers' caches are read and written in a dispatch; a list has one for each layer.
 
     Attributes:
-      open: from the pages and the tables to what the steps hand on.
-      append: writes one position of every row, [K, S, h] each.
+      new_views: from the pages, rows and window to the views that dispatches get and return;
+        none where the pages are read.
+      open: from (pages, views, tables, which rows' views are stale, bool[S]) to what the steps
+        hand on.
+      append: writes one position of every row into a layer, [K, S, h] each.
       attend: mixes values for one query a row, [S, H, h], as far as the layer looks.
       close: from (pages before the dispatch, what the last step handed on, positions i32[S, k]
-        and where these stand in the pages) to the pages with the positions in them.
+        and where these stand in the pages) to the pages with the positions in them, and the views.
     """
 
-    open: Callable[[LayerCache, jax.Array], LayerCache]
+    new_views: Callable[[Layers, int, int], Layers]
+    open: Callable[[Layers, Layers, jax.Array, jax.Array], Layers]
     append: Callable[[LayerCache, LayerCache, Spots], LayerCache]
     attend: Callable[[jax.Array, LayerCache, Spots, Sight], jax.Array]
-    close: Callable[[LayerCache, LayerCache, jax.Array, Cells], LayerCache]
+    close: Callable[[Layers, Layers, jax.Array, Cells], tuple[Layers, Layers]]
 
 
 def choose_path(
@@ -103,6 +119,7 @@ def platform_of(mesh: Mesh | None) -> str:
 def pages_path(kernel: Kernel) -> AttentionPath:
     """Read pages by a kernel; what the steps hand on is the pages themselves."""
     return AttentionPath(
+        new_views=_no_views,
         open=_pages_themselves,
         append=_append_to_pages,
         attend=partial(_attend_to_pages, kernel=kernel),
@@ -147,16 +164,26 @@ def _attend_to_window(
     return cached_attention(queries, seen.keys, seen.values, spots.positions, sight=sight)
 
 
-def _window_to_pages(
-    pages: LayerCache, seen: LayerCache, positions: jax.Array, where: Cells
-) -> LayerCache:
-    return write(pages, take_positions(seen, positions), where)
+def _windows_to_pages(
+    pages: Layers, seen: Layers, positions: jax.Array, where: Cells
+) -> tuple[Layers, Layers]:
+    filled = [
+        write(of_layer, take_positions(window, positions), where)
+        for of_layer, window in zip(pages, seen, strict=True)
+    ]
+    return filled, seen
 
 
-WINDOWS = AttentionPath(view, _append_to_window, _attend_to_window, _window_to_pages)
+WINDOWS = AttentionPath(
+    new_views, refresh, _append_to_window, _attend_to_window, _windows_to_pages
+)
 
 
-def _pages_themselves(pages: LayerCache, tables: jax.Array) -> LayerCache:
+def _no_views(caches: Layers, rows: int, window: int) -> Layers:
+    return []
+
+
+def _pages_themselves(pages: Layers, views: Layers, tables: jax.Array, stale: jax.Array) -> Layers:
     return pages
 
 
@@ -178,9 +205,9 @@ def _attend_to_pages(
 
 
 def _pages_as_they_are(
-    pages: LayerCache, seen: LayerCache, positions: jax.Array, where: Cells
-) -> LayerCache:
-    return seen
+    pages: Layers, seen: Layers, positions: jax.Array, where: Cells
+) -> tuple[Layers, Layers]:
+    return seen, []
 
 
 def _listed(names: dict[str, Kernel]) -> str:

@@ -9,12 +9,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import DTypeLike
 
 from ..models.config import StoredWeights
 from ..models.model import AttentionShape
 from ..models.quantize import activations_dtype
 from .pages import BIN
+
+ROWS_AT_ONCE = 8  # of which windows are copied: few kernels on a GPU, little to do for one row
 
 
 class LayerCache(NamedTuple):
@@ -107,6 +110,50 @@ def view(cache: LayerCache, tables: jax.Array) -> LayerCache:
     """Make a view of the pages of block tables [S, n]."""
     seen = gather(cache, tables)
     return LayerCache(seen.keys.swapaxes(2, 3), seen.values)
+
+
+def new_views(caches: list[LayerCache], rows: int, window: int) -> list[LayerCache]:
+    """Make zeroed views for pages like these; finite, as masked attention needs them."""
+
+    def make(pages: LayerCache) -> LayerCache:
+        heads, _, _, width = pages.keys.shape
+        return LayerCache(
+            jnp.zeros((heads, rows, width, window), pages.keys.dtype),
+            jnp.zeros((heads, rows, window, width), pages.values.dtype),
+        )
+
+    return [make(pages) for pages in caches]
+
+
+def refresh(
+    caches: list[LayerCache], views: list[LayerCache], tables: jax.Array, stale: jax.Array
+) -> list[LayerCache]:
+    """Copy the windows of the stale rows, bool[S], out of the pages; the others cost nothing.
+
+    Args:
+      tables: i32[S, n], as long as the views' windows.
+    """
+    rows = len(stale)
+    at_once = min(ROWS_AT_ONCE, rows)
+    order = jnp.nonzero(stale, size=rows + at_once, fill_value=rows)[0].astype(jnp.int32)
+    count = stale.sum(dtype=jnp.int32)
+
+    def goes_on(carry: tuple[jax.Array, list[LayerCache]]) -> jax.Array:
+        return carry[0] < count
+
+    def copy_some(carry: tuple[jax.Array, list[LayerCache]]) -> tuple[jax.Array, list[LayerCache]]:
+        first, views = carry
+        some = lax.dynamic_slice_in_dim(order, first, at_once)
+        pages = tables.at[some].get(mode="clip")
+
+        def put(seen: jax.Array, windows: jax.Array) -> jax.Array:
+            return seen.at[:, some].set(windows, mode="drop")
+
+        new = [view(cache, pages) for cache in caches]
+        return first + at_once, jax.tree.map(put, views, new)
+
+    _, views = lax.while_loop(goes_on, copy_some, (jnp.int32(0), views))
+    return views
 
 
 def append(seen: LayerCache, new: LayerCache, positions: jax.Array) -> LayerCache:

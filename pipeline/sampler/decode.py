@@ -17,15 +17,15 @@ from jax import lax
 
 from ..models.model import Model
 from ..models.parameters import Params
-from .attention_paths import AttentionPath
+from .attention_paths import AttentionPath, Layers
 from .cache import cells
 from .logits import Draw, no_draws, pick
 from .penalties import add_token, count_tokens, penalises
-from .reading import Reading, Step, Views, reading_of
+from .reading import Reading, Seen, Step, reading_of
 from .rows import DecodeInput, Rows
-from .state import SamplerState, apply_update, keep_experts
+from .state import SamplerState, Views, apply_update, keep_experts
 
-NextLogits = Callable[[Views, Rows], Step]
+NextLogits = Callable[[Seen, Rows], Step]
 
 
 class Decoded(NamedTuple):
@@ -55,7 +55,7 @@ class _Carry(NamedTuple):
     step: jax.Array
     rows: Rows
     rested: jax.Array
-    views: Views
+    seen: Seen
     counts: jax.Array
     fed: jax.Array
     experts: jax.Array | None
@@ -65,14 +65,17 @@ class _Carry(NamedTuple):
 def decode(
     params: Params,
     state: SamplerState,
+    views: Views,
     inputs: DecodeInput,
     *,
     steps: int,
     top_logprobs: int,
     model: Model,
     path: AttentionPath,
-) -> tuple[SamplerState, Decoded]:
-    """Apply the update, then sample up to `steps` tokens a served row; the state is donated.
+) -> tuple[SamplerState, Views, Decoded]:
+    """Apply the update, then sample up to `steps` tokens a served row.
+
+    State and views are donated. What a served row's view lacks is copied out of the pages first.
 
     Rows that aren't served keep every bit of their numbers and their cache. It leaves early
     when no served row is active any more.
@@ -90,13 +93,14 @@ def decode(
     tables = inputs.tables
     reading = reading_of(model, path, record=state.experts is not None)
 
-    def next_logits(views: Views, rows: Rows) -> Step:
-        return reading.next_logits(params, views, rows, tables)
+    def next_logits(seen: Seen, rows: Rows) -> Step:
+        return reading.next_logits(params, seen, rows, tables)
 
     one_token = partial(_one_token, next_logits, top_logprobs=top_logprobs)
-    views = reading.open(state, tables)
+    stale = inputs.served & (inputs.tenures != views.tenures)
+    seen = reading.open(state, views.layers, tables, stale)
     counts = _counts(state.tokens, rows, tables, model.vocab_size)
-    start = _start(rows, views, counts, steps=steps, top_logprobs=top_logprobs)
+    start = _start(rows, seen, counts, steps=steps, top_logprobs=top_logprobs)
     if state.experts is not None:
         room = jnp.zeros((*start.fed.shape, *state.experts.shape[2:]), state.experts.dtype)
         start = start._replace(experts=room)
@@ -107,21 +111,20 @@ def decode(
 
     end = lax.while_loop(goes_on, one_token, start)
     active = end.rows.active | end.rested | asleep
-    state = _keep(state, end, first=rows.position, tables=tables, reading=reading)
+    state, layers = _keep(state, end, first=rows.position, tables=tables, reading=reading)
     state = dataclasses.replace(state, rows=end.rows._replace(active=active))
-    return state, Decoded(end.draws, end.rows.position - rows.position, active)
+    views = Views(jnp.where(stale, inputs.tenures, views.tenures), layers)
+    return state, views, Decoded(end.draws, end.rows.position - rows.position, active)
 
 
-def _start(
-    rows: Rows, views: Views, counts: jax.Array, *, steps: int, top_logprobs: int
-) -> _Carry:
+def _start(rows: Rows, seen: Seen, counts: jax.Array, *, steps: int, top_logprobs: int) -> _Carry:
     count, vocab_size = counts.shape
     shape = (steps, count)
     return _Carry(
         step=jnp.int32(0),
         rows=rows,
         rested=jnp.zeros(count, jnp.bool_),
-        views=views,
+        seen=seen,
         counts=counts,
         fed=jnp.zeros(shape, jnp.int32),
         experts=None,
@@ -160,7 +163,7 @@ def advance(rows: Rows, token: jax.Array) -> Rows:
 
 def _one_token(next_logits: NextLogits, carry: _Carry, *, top_logprobs: int) -> _Carry:
     step, rows = carry.step, carry.rows
-    logits, views, experts = next_logits(carry.views, rows)
+    logits, seen, experts = next_logits(carry.seen, rows)
     draw = pick(
         logits,
         rows.key,
@@ -179,7 +182,7 @@ def _one_token(next_logits: NextLogits, carry: _Carry, *, top_logprobs: int) -> 
         step=step + 1,
         rows=moved._replace(active=moved.active & ~rows.single),
         rested=carry.rested | (moved.active & rows.single),
-        views=views,
+        seen=seen,
         counts=add_token(carry.counts, draw.token, rows.active),
         fed=put(carry.fed, rows.token),
         experts=jax.tree.map(put, carry.experts, experts),
@@ -194,14 +197,20 @@ def _keep(
     first: jax.Array,
     tables: jax.Array,
     reading: Reading,
-) -> SamplerState:
-    """Write what the rows fed into the pages: the positions from `first` to their last."""
+) -> tuple[SamplerState, Layers]:
+    """Write what the rows fed into the pages: the positions from `first` to their last.
+
+    Returns:
+      The state, and the layers of the views.
+    """
     steps = end.fed.shape[0]
     offset = jnp.arange(steps, dtype=jnp.int32)[None]
     positions = first[:, None] + offset
     valid = offset < (end.rows.position - first)[:, None]
     where = cells(tables, positions, valid, state.tokens.shape[1])
-    caches = reading.close(state, end.views, positions, where)
+    caches, layers = reading.close(state, end.seen, positions, where)
     tokens = state.tokens.at[where.pages, where.offsets].set(end.fed.T)
     state = dataclasses.replace(state, caches=caches, tokens=tokens)
-    return state if end.experts is None else keep_experts(state, end.experts.swapaxes(0, 1), where)
+    if end.experts is not None:
+        state = keep_experts(state, end.experts.swapaxes(0, 1), where)
+    return state, layers

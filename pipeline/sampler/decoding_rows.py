@@ -13,9 +13,10 @@ from ..types import NO_VERSION, Bools, Int32s
 from .config import SamplerConfig
 from .occupant import Occupant
 from .pages import BIN
+from .rows import NOBODY
 from .turns import Int64s, SampledBlock, Turns
 
-NOBODY = 0  # the tenure of an idle row
+TENURES = 2**31 - 1  # then they begin again
 MIXED = NO_VERSION - 1  # the version of a cache with several behind it
 
 
@@ -64,15 +65,15 @@ class DecodingRows:
         self._turns = Turns(config)
 
     @property
-    def tenures(self) -> Int64s:
-        """i64[S], another number each time that a row starts."""
-        tenures: Int64s = self._of.tenure
+    def tenures(self) -> Int32s:
+        """i32[S], a copy: another number each time that a row starts, `NOBODY` for idle ones."""
+        tenures: Int32s = self._of.tenure.astype(np.int32)
         return tenures
 
     def start(self, occupant: Occupant, version: int) -> None:
         """Bring a request here that has a row and its prompt in the cache."""
         row, sequence, request = occupant.row, occupant.cached, occupant.request
-        self._started += 1
+        self._started = self._started % TENURES + 1
         numbers = _Numbers(
             tenure=self._started,
             version=version,

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from .rows import DecodeInput, PrefillChunk
-from .turns import Int64s
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,15 +15,13 @@ class PrefillDispatch:
 
 @dataclass(frozen=True, eq=False)
 class DecodeDispatch:
-    """A planned decode dispatch.
+    """A planned decode dispatch; of a row with another tenure by then, its tokens are nobody's.
 
     Attributes:
-      tenures: i64[S], of the rows when it was planned; another one's tokens are nobody's.
       version: the policy version of all tokens.
       window: positions that it may touch in any served row, rounded up to a compiled window.
     """
 
     inputs: DecodeInput
-    tenures: Int64s
     version: int
     window: int

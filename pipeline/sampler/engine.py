@@ -26,7 +26,7 @@ from .occupant import Ticket
 from .programs import Programs, compile_programs
 from .relocate import relocate
 from .scheduler import Finished, Scheduler
-from .state import SamplerState
+from .state import SamplerState, Views
 from .stops import DecodeText
 from .turns import SampledBlock
 
@@ -65,10 +65,23 @@ class SamplerStatistics:
 
 @dataclass
 class _Loaded:
-    """What exists from the first publish on; `state` is replaced by every dispatch."""
+    """What exists from the first publish on; `state` is replaced by every dispatch.
+
+    Attributes:
+      views: of the window of the last decode dispatch; None before the first.
+    """
 
     programs: Programs
     state: SamplerState
+    window: int = 0
+    views: Views | None = None
+
+    def views_of(self, window: int) -> Views:
+        """The rows' views; those of another window go before new ones come."""
+        if self.views is None or window != self.window:
+            self.window, self.views = window, None
+            self.views = self.programs.views[window]()
+        return self.views
 
 
 class Engine:
@@ -221,7 +234,10 @@ class Engine:
         # and what they compute from a window that cuts them off is thrown away. A served row's
         # bits are the same in every window that holds it, whoever of its neighbours chose it.
         program = loaded.programs.decode[dispatch.window]
-        loaded.state, decoded = program(self._weights[version], loaded.state, dispatch.inputs)
+        views, weights = loaded.views_of(dispatch.window), self._weights[version]
+        loaded.state, loaded.views, decoded = program(
+            weights, loaded.state, views, dispatch.inputs
+        )
         self._unread.append((dispatch, decoded))
         self._dispatches += 1
 

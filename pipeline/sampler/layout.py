@@ -45,17 +45,16 @@ class Layout:
         *,
         inputs: tuple[Axes, ...],
         outputs: Axes,
-        donate: int | None = None,
+        donate: tuple[int, ...] = (),
     ) -> Any:
         """Jit a function of one shard for all shards.
 
         Args:
           inputs: the axes of each operand.
-          donate: the operand that is donated.
+          donate: the operands that are donated.
         """
-        donated = () if donate is None else (donate,)
         if self.mesh is None:
-            return jax.jit(function, donate_argnums=donated)
+            return jax.jit(function, donate_argnums=donate)
         # Inside a shard only the compiler cuts, along the other axis of the mesh.
         by_shard = {name: FSDP if axes == FSDP else None for name, axes in self.rules.items()}
         mapped = jax.shard_map(
@@ -70,7 +69,7 @@ class Layout:
             mapped,
             in_shardings=self.shardings(inputs),
             out_shardings=self.shardings(outputs),
-            donate_argnums=donated,
+            donate_argnums=donate,
         )
 
 

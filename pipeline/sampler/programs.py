@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -25,23 +26,24 @@ from .config import SamplerConfig
 from .decode import Decoded, decode
 from .layout import Layout, leading, make_layout
 from .prefill import prefill
-from .rows import DecodeInput, PrefillChunk, idle_chunk, idle_decode
-from .state import SamplerState, initial_state
+from .rows import NOBODY, DecodeInput, PrefillChunk, idle_chunk, idle_decode
+from .state import SamplerState, Views, initial_state
 from .transfer import PageData, duplicate, extract, extract_experts, insert
 
 Lowered = dict[str, jax.stages.Lowered]
-Decode = Callable[[Params, SamplerState, DecodeInput], tuple[SamplerState, Decoded]]
+Decode = Callable[[Params, SamplerState, Views, DecodeInput], tuple[SamplerState, Views, Decoded]]
 
 
 @dataclass(frozen=True)
 class Programs:
-    """The compiled programs; each donates the state that it returns.
+    """The compiled programs; each donates the state that it returns, and the views.
 
     Attributes:
       shards: parts of the state along the data axis of the mesh.
       initial_state: makes a state in which every row is idle.
       place: puts parameters where the programs want them; refuses others (`check_weights`).
       prefill: by window.
+      views: by window, makes views that are nobody's.
       decode: by window.
       duplicate: copies pages to others, as many as there are rows.
       extract: reads the pages of one request per shard; the state stays.
@@ -54,6 +56,7 @@ class Programs:
     initial_state: Callable[[], SamplerState]
     place: Callable[[Params], Params]
     prefill: Mapping[int, Callable[[Params, SamplerState, PrefillChunk], SamplerState]]
+    views: Mapping[int, Callable[[], Views]]
     decode: Mapping[int, Decode]
     duplicate: Callable[[SamplerState, Int32s, Int32s], SamplerState]
     extract: Callable[[SamplerState, Int32s], PageData]
@@ -98,6 +101,7 @@ def compile_programs(
         initial_state=compiled["initial_state"],
         place=partial(_place, params, shardings),
         prefill={window: compiled[f"prefill {window}"] for window in config.windows},
+        views={window: compiled[f"views {window}"] for window in config.windows},
         decode={window: compiled[f"decode {window}"] for window in config.windows},
         duplicate=compiled["duplicate"],
         extract=compiled["extract"],
@@ -123,7 +127,7 @@ def _lower_moves(sizes: _Sizes) -> Lowered:
     numbers = ("rows",)
     of_tokens = leading((data.tokens, data.experts), "pages")
     contents = PageData(leading(data.caches, "kv_heads", "pages"), *of_tokens)
-    put = partial(layout.jit, outputs=axes, donate=0)
+    put = partial(layout.jit, outputs=axes, donate=(0,))
     read = layout.jit(extract, inputs=(axes, numbers), outputs=contents)
     lowered = {
         "initial_state": jax.jit(_maker(sizes), out_shardings=layout.shardings(axes)).lower(),
@@ -138,34 +142,53 @@ def _lower_moves(sizes: _Sizes) -> Lowered:
 
 
 def _lower_window(sizes: _Sizes, window: int) -> Lowered:
-    config, model = sizes.config, sizes.model
-    params = abstract_params(model, config.weights)
-    weights = _axes(params, sizes)
+    config, layout = sizes.config, sizes.layout
+    params = abstract_params(sizes.model, config.weights)
     state, axes = _state(sizes)
-    chunk, inputs = idle_chunk(config, window), idle_decode(config, model.vocab_size, window)
-    into_cache = partial(prefill, model=model)
+    operands = params, state, idle_chunk(config, window)
+    inputs = _axes(params, sizes), axes, leading(operands[-1], "rows")
+    into_cache = partial(prefill, model=sizes.model)
+    prefills = layout.jit(into_cache, inputs=inputs, outputs=axes, donate=(1,))
+    lowered = {f"prefill {window}": prefills.lower(*operands)}
+    return lowered | _lower_decode(sizes, window, params)
+
+
+def _lower_decode(sizes: _Sizes, window: int, params: Any) -> Lowered:
+    config, layout = sizes.config, sizes.layout
+    state, axes = _state(sizes)
+    make_views = partial(_make_views, sizes, state, window)
+    views = jax.eval_shape(make_views)
+    of_views = Views(leading(views.tenures, "rows"), leading(views.layers, "kv_heads", "rows"))
+    operands = params, state, views, idle_decode(config, sizes.model.vocab_size, window)
+    inputs = _axes(params, sizes), axes, of_views, leading(operands[-1], "rows")
     sample = partial(
         decode,
         steps=config.decode_tokens,
         top_logprobs=config.draws.max_top_logprobs,
-        model=model,
+        model=sizes.model,
         path=sizes.path,
     )
-    _, decoded = jax.eval_shape(sample, params, state, inputs)
+    *_, decoded = jax.eval_shape(sample, *operands)
     ends = leading((decoded.num_sampled, decoded.active), "rows")
-    outputs = (axes, Decoded(leading(decoded.draws, None, "rows"), *ends))
-    put = partial(sizes.layout.jit, donate=1)
-    prefills = put(into_cache, inputs=(weights, axes, leading(chunk, "rows")), outputs=axes)
-    decodes = put(sample, inputs=(weights, axes, leading(inputs, "rows")), outputs=outputs)
+    outputs = axes, of_views, Decoded(leading(decoded.draws, None, "rows"), *ends)
+    decodes = layout.jit(sample, inputs=inputs, outputs=outputs, donate=(1, 2))
+    fresh = jax.jit(make_views, out_shardings=layout.shardings(of_views))
     return {
-        f"prefill {window}": prefills.lower(params, state, chunk),
-        f"decode {window}": decodes.lower(params, state, inputs),
+        f"views {window}": fresh.lower(),
+        f"decode {window}": decodes.lower(*operands),
     }
 
 
 def _maker(sizes: _Sizes) -> Callable[[], SamplerState]:
     make = partial(initial_state, sizes.config, sizes.model, platform=sizes.platform)
     return partial(make, shards=sizes.layout.shards)
+
+
+def _make_views(sizes: _Sizes, state: SamplerState, window: int) -> Views:
+    """Make views that are nobody's; of the state only shapes are used."""
+    rows = sizes.config.rows
+    layers = sizes.path.new_views(state.caches, rows, window)
+    return Views(jnp.full(rows, NOBODY, jnp.int32), layers)
 
 
 def _state(sizes: _Sizes) -> tuple[SamplerState, Any]:

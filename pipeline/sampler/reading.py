@@ -17,29 +17,30 @@ from ..models.head import logits as head_logits
 from ..models.layer import Attend
 from ..models.model import Cached, Forward, Model
 from ..models.parameters import Params
-from .attention_paths import AttentionPath, Spots
+from .attention_paths import AttentionPath, Layers, Spots
 from .cache import Cells, LayerCache
 from .rows import Rows
 from .state import SamplerState
 
-Views = Any  # what the steps of a dispatch hand on
-Step = tuple[jax.Array, Views, jax.Array | None]
+Seen = Any  # what the steps of a dispatch hand on
+Step = tuple[jax.Array, Seen, jax.Array | None]
 
 
 class Reading(NamedTuple):
     """What a dispatch does with texts.
 
     Attributes:
-      open: from the state and the rows' tables to what the first step gets.
+      open: from (state, views, tables, which rows' views are stale, bool[S]) to what the first
+        step gets.
       next_logits: from (parameters, what the step before handed on, rows, tables) to logits
         f32[S, V], what is handed on, and the experts that the tokens took, i32[S, L, k], or None.
       close: from (state, what the last step handed on, positions i32[S, k] and where these stand
-        in the pages) to the caches with the positions in them.
+        in the pages) to the caches with the positions in them, and the views.
     """
 
-    open: Callable[[SamplerState, jax.Array], Views]
-    next_logits: Callable[[Params, Views, Rows, jax.Array], Step]
-    close: Callable[[SamplerState, Views, jax.Array, Cells], list[LayerCache]]
+    open: Callable[[SamplerState, Layers, jax.Array, jax.Array], Seen]
+    next_logits: Callable[[Params, Seen, Rows, jax.Array], Step]
+    close: Callable[[SamplerState, Seen, jax.Array, Cells], tuple[Layers, Layers]]
 
 
 def reading_of(model: Model, path: AttentionPath, *, record: bool = False) -> Reading:
@@ -52,19 +53,26 @@ def reading_of(model: Model, path: AttentionPath, *, record: bool = False) -> Re
         read_again = partial(_read_again, forward=model.forward)
         return Reading(_texts, read_again, _caches_as_they_are)
     return Reading(
-        partial(_open, path),
+        partial(_open, path=path),
         partial(_from_cache, model=model.cached, path=path, record=record),
         partial(_close, path=path),
     )
 
 
-def _open(path: AttentionPath, state: SamplerState, tables: jax.Array) -> list[LayerCache]:
-    return [path.open(cache, tables) for cache in state.caches]
+def _open(
+    state: SamplerState,
+    views: Layers,
+    tables: jax.Array,
+    stale: jax.Array,
+    *,
+    path: AttentionPath,
+) -> Seen:
+    return path.open(state.caches, views, tables, stale)
 
 
 def _from_cache(
     params: Params,
-    views: Views,
+    seen: Seen,
     rows: Rows,
     tables: jax.Array,
     *,
@@ -74,16 +82,16 @@ def _from_cache(
 ) -> Step:
     spots = Spots(tables, rows.position, rows.active)
 
-    def attend(seen: LayerCache, heads: Heads, sight: Sight) -> tuple[jax.Array, LayerCache]:
+    def attend(cache: LayerCache, heads: Heads, sight: Sight) -> tuple[jax.Array, LayerCache]:
         queries, keys, values = (part[:, 0] for part in heads)
         new = LayerCache(keys.swapaxes(0, 1), values.swapaxes(0, 1))
-        seen = path.append(seen, new, spots)
-        return path.attend(queries, seen, spots, sight)[:, None], seen
+        cache = path.append(cache, new, spots)
+        return path.attend(queries, cache, spots, sight)[:, None], cache
 
     run = partial(run_cached, model=model, attend=attend, record=record)
-    hidden, views, experts = run(params, views, rows.token[:, None], rows.position[:, None])
+    hidden, seen, experts = run(params, seen, rows.token[:, None], rows.position[:, None])
     taken = None if experts is None else experts[:, 0]
-    return model.logits(params, hidden[:, 0]), views, taken
+    return model.logits(params, hidden[:, 0]), seen, taken
 
 
 def run_cached(
@@ -104,15 +112,12 @@ def run_cached(
 
 
 def _close(
-    state: SamplerState, views: Views, positions: jax.Array, where: Cells, *, path: AttentionPath
-) -> list[LayerCache]:
-    return [
-        path.close(cache, seen, positions, where)
-        for cache, seen in zip(state.caches, views, strict=True)
-    ]
+    state: SamplerState, seen: Seen, positions: jax.Array, where: Cells, *, path: AttentionPath
+) -> tuple[Layers, Layers]:
+    return path.close(state.caches, seen, positions, where)
 
 
-def _texts(state: SamplerState, tables: jax.Array) -> jax.Array:
+def _texts(state: SamplerState, views: Layers, tables: jax.Array, stale: jax.Array) -> jax.Array:
     """The tokens that are in the pages, i32[S, W]."""
     return state.tokens[tables].reshape(tables.shape[0], -1)
 
@@ -130,6 +135,6 @@ def _read_again(
 
 
 def _caches_as_they_are(
-    state: SamplerState, views: Views, positions: jax.Array, where: Cells
-) -> list[LayerCache]:
-    return state.caches
+    state: SamplerState, seen: Seen, positions: jax.Array, where: Cells
+) -> tuple[Layers, Layers]:
+    return state.caches, []

@@ -9,6 +9,7 @@ from .options import DrawOptions, neutral_options
 from .pages import BIN
 
 NO_STOP = -1  # pads the stop ids; no token has this id
+NOBODY = 0  # the tenure of an idle row
 
 
 class Rows(NamedTuple):
@@ -55,11 +56,13 @@ class DecodeInput(NamedTuple):
     Attributes:
       update: the rows that changed since the last dispatch, of whatever version.
       served: bool[S], the rows that sample; idle ones may be among them.
+      tenures: i32[S], another number each time that a row starts; `NOBODY` for idle ones.
       tables: i32[S, n], the pages of each served row's window.
     """
 
     update: RowUpdate
     served: Any
+    tenures: Any
     tables: Any
 
 
@@ -117,6 +120,7 @@ def idle_decode(config: SamplerConfig, vocab_size: int, window: int) -> DecodeIn
     return DecodeInput(
         update=no_update(config, vocab_size),
         served=np.zeros(config.rows, np.bool_),
+        tenures=np.full(config.rows, NOBODY, np.int32),
         tables=np.full((config.rows, window // config.page_tokens), BIN, np.int32),
     )
 

@@ -244,8 +244,9 @@ class Scheduler:
             return None
         self._served += count
         window = self._config.window_for(int((self._rows.reach() * served).max()))
-        inputs = DecodeInput(self._numbers.take(), served, self._rows.serve(served, window))
-        return DecodeDispatch(inputs, self._rows.tenures.copy(), version, window)
+        tables, tenures = self._rows.serve(served, window), self._rows.tenures
+        inputs = DecodeInput(self._numbers.take(), served, tenures, tables)
+        return DecodeDispatch(inputs, version, window)
 
     def decoding_rows(self) -> dict[Ticket, tuple[int, int]]:
         """Give the row of each request that is decoding, and the tokens of its prompt."""
@@ -261,7 +262,7 @@ class Scheduler:
 
     def record(self, dispatch: DecodeDispatch, block: SampledBlock) -> list[Finished]:
         """Take in what a decode dispatch sampled; free the rows that ended."""
-        taken = dispatch.inputs.served & (dispatch.tenures == self._rows.tenures)
+        taken = dispatch.inputs.served & (dispatch.inputs.tenures == self._rows.tenures)
         counts = self._rows.record(block, dispatch.version, taken)
         finished: list[Finished] = []
         for row in np.flatnonzero(taken & (self._rows.watched | ~block.active)).tolist():

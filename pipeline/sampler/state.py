@@ -30,6 +30,20 @@ class SamplerState:
     experts: jax.Array | None = None
 
 
+@flax.struct.dataclass
+class Views:
+    """Copies of the rows' windows, all of one length; what is true is in the pages.
+
+    Attributes:
+      tenures: i32[S], who had the row when its window was copied. As long as he has it, the copy
+        holds all positions before his own: it gets what the pages get.
+      layers: one `LayerCache` a layer; none where decoding reads the pages, or has no cache.
+    """
+
+    tenures: jax.Array
+    layers: list[LayerCache]
+
+
 def initial_state(
     config: SamplerConfig, model: Model, *, platform: str, shards: int = 1
 ) -> SamplerState:

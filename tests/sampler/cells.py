@@ -3,7 +3,8 @@
 Where a real page has keys and values, a cell has the token, the policy version, who wrote it,
 and a fingerprint of this and of the cell before it in the same text. So whatever goes wrong
 with pages, a wrong copy, a page with two owners, a lane in the wrong place, shows in the
-fingerprints, and thereby in all tokens drawn after it.
+fingerprints, and thereby in all tokens drawn after it. Decoding reads views: copies of cells that
+stay from dispatch to dispatch, and are made anew where a row has another tenure.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from headrace.pipeline.sampler.decode import Decoded
 from headrace.pipeline.sampler.logits import Draw
 from headrace.pipeline.sampler.pages import BIN
 from headrace.pipeline.sampler.programs import Programs
-from headrace.pipeline.sampler.rows import DecodeInput, PrefillChunk, Rows, idle_rows
+from headrace.pipeline.sampler.rows import NOBODY, DecodeInput, PrefillChunk, Rows, idle_rows
 from headrace.pipeline.sampler.transfer import PageData
 from headrace.pipeline.types import Float32s, Int32s, SampleRequest
 
@@ -39,6 +40,7 @@ class Cell(NamedTuple):
 
 
 EMPTY = Cell(-1, -1, 0, 0)
+NOT_YET = Cell(-2, -2, 0, 0)  # what rows leave where their next step writes
 
 
 def after(before: Cell, token: int, version: int, writer: int) -> Cell:
@@ -72,6 +74,19 @@ class Cells:
 
 
 @dataclass
+class CellViews:
+    """The rows' windows.
+
+    Attributes:
+      tenures: i32[S], whose they are.
+      cells: i64[S, W, 4].
+    """
+
+    tenures: np.ndarray
+    cells: np.ndarray
+
+
+@dataclass
 class CellDevice:
     """The programs of the sampler over cells. A policy's weights are its version."""
 
@@ -91,6 +106,7 @@ class CellDevice:
             initial_state=lambda: self.state,
             place=int,
             prefill=dict.fromkeys(windows, self.prefill),
+            views={window: partial(self.views, window) for window in windows},
             decode={window: partial(self.decode, window=window) for window in windows},
             duplicate=self.duplicate,
             extract=self.extract,
@@ -116,23 +132,32 @@ class CellDevice:
                 state.prefilled += 1
         return state
 
+    def views(self, window: int) -> CellViews:
+        rows = self.config.rows
+        return CellViews(np.full(rows, NOBODY), np.tile(np.array(EMPTY), (rows, window, 1)))
+
     def decode(
-        self, version: int, state: Cells, inputs: DecodeInput, *, window: int
-    ) -> tuple[Cells, Decoded]:
-        assert inputs.tables.shape[1] * self.config.page_tokens == window
+        self, version: int, state: Cells, views: CellViews, inputs: DecodeInput, *, window: int
+    ) -> tuple[Cells, CellViews, Decoded]:
+        assert inputs.tables.shape[1] * self.config.page_tokens == window == views.cells.shape[1]
         self._update(inputs)
+        self._refresh(views, inputs)
         rows, shape = state.rows, (self.config.decode_tokens, self.config.rows)
         token, counts = np.zeros(shape, np.int32), np.zeros(self.config.rows, np.int32)
         logprob = np.zeros(shape, np.float32)
         for row in np.flatnonzero(inputs.served & rows.active).tolist():
-            table = inputs.tables[row]
-            self._check_text(row, table)
+            table, view = inputs.tables[row], views.cells[row]
+            self._check_text(row, table, view)
             for step in range(self.config.decode_tokens):
                 if rows.active[row]:
                     counts[row] += 1
-                    token[step, row], logprob[step, row] = self._one_token(version, row, table)
+                    token[step, row], logprob[step, row] = self._one_token(
+                        version, row, table, view
+                    )
+        within = np.flatnonzero(rows.position < window)
+        views.cells[within, rows.position[within]] = NOT_YET
         draws = Draw(token, logprob, np.zeros_like(logprob), None)
-        return state, Decoded(draws, counts, rows.active.copy())
+        return state, views, Decoded(draws, counts, rows.active.copy())
 
     def duplicate(self, state: Cells, sources: Int32s, targets: Int32s) -> Cells:
         state.pages[self._global(targets)] = state.pages[self._global(sources)]
@@ -152,12 +177,24 @@ class CellDevice:
         for mine, new in zip(self.state.rows[:-1], inputs.update.rows[:-1], strict=True):
             mine[inputs.update.changed] = new[inputs.update.changed]
 
-    def _one_token(self, version: int, row: int, table: Int32s) -> tuple[int, float]:
+    def _refresh(self, views: CellViews, inputs: DecodeInput) -> None:
+        for row in np.flatnonzero(inputs.served & (inputs.tenures != views.tenures)).tolist():
+            views.cells[row] = self._window(row, inputs.tables[row])
+            views.tenures[row] = inputs.tenures[row]
+
+    def _window(self, row: int, table: Int32s) -> np.ndarray:
+        """i64[W, 4], the cells of a row's pages."""
+        first = self._shard_of(row) * self.config.num_pages(self.shards)
+        return self.state.pages[first + table].reshape(-1, len(EMPTY))
+
+    def _one_token(
+        self, version: int, row: int, table: Int32s, view: np.ndarray
+    ) -> tuple[int, float]:
         rows, shard = self.state.rows, self._shard_of(row)
         position, key = int(rows.position[row]), key_of(rows, row)
-        before = self._before(shard, table, position)
+        before = Cell(*view[position - 1].tolist()) if position else EMPTY
         cell = after(before, int(rows.token[row]), version, DECODE)
-        self.state.pages[self._place(shard, table, position)] = cell
+        view[position] = self.state.pages[self._place(shard, table, position)] = cell
         token, logprob = draw(key, position + 1, cell)
         self.state.drawn.setdefault(key, {})[position + 1] = token
         rows.token[row], rows.position[row] = token, position + 1
@@ -165,18 +202,21 @@ class CellDevice:
         rows.active[row] = not full and token not in rows.stop_ids[row]
         return token, logprob
 
-    def _check_text(self, row: int, table: Int32s) -> None:
+    def _check_text(self, row: int, table: Int32s, view: np.ndarray) -> None:
         """What the row reads is its own text, each position computed from the one before."""
-        rows, shard = self.state.rows, self._shard_of(row)
+        rows = self.state.rows
         key, position = key_of(rows, row), int(rows.position[row])
         prompt, drawn = self.state.prompts[key], self.state.drawn.get(key, {})
         assert rows.prompt[row] == len(prompt)
         text = [*prompt.tolist(), *(drawn[at] for at in range(len(prompt), position + 1))]
         assert len(text) == position + 1
         assert rows.token[row] == text[-1]
+        assert BIN not in table[: -(-position // self.config.page_tokens)]
+        pages = self._window(row, table)
+        assert np.array_equal(view[:position], pages[:position]), "a view is stale"
         cell = EMPTY
         for at, token in enumerate(text[:-1]):
-            found = self._cell(shard, table, at)
+            found = Cell(*view[at].tolist())
             assert found.token == token, f"position {at} of {text} holds {found}"
             cell = after(cell, token, found.version, found.writer)
             assert found == cell, f"position {at} was computed from another text"

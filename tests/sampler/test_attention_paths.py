@@ -43,7 +43,7 @@ from headrace.pipeline.sampler.inverse_cdf import draw_from_mass
 from headrace.pipeline.sampler.layout import Layout, leading, make_layout
 from headrace.pipeline.sampler.programs import compile_programs
 from headrace.pipeline.sampler.rows import DecodeInput, idle_decode
-from headrace.pipeline.sampler.state import SamplerState, initial_state
+from headrace.pipeline.sampler.state import SamplerState, Views, initial_state
 from headrace.pipeline.types import Completion
 from headrace.sharding.mesh import make_mesh
 from tests.learner.toy import quick_jit
@@ -156,11 +156,16 @@ def random_step(case: Case, seed: int) -> Step:
 def step_once(path: AttentionPath, step: Step) -> tuple[jax.Array, LayerCache]:
     """Open, append, attend and close; returns the mixed values and the pages."""
     spots = step.spots
-    seen = path.append(path.open(step.pages, spots.tables), step.new, spots)
+    rows, pages = spots.tables.shape
+    size = step.pages.keys.shape[2]
+    views = path.new_views([step.pages], rows, pages * size)
+    [seen] = path.open([step.pages], views, spots.tables, jnp.ones(rows, jnp.bool_))
+    seen = path.append(seen, step.new, spots)
     mixed = path.attend(step.queries, seen, spots, Sight())
     positions = spots.positions[:, None]
-    where = cells(spots.tables, positions, spots.active[:, None], step.pages.keys.shape[2])
-    return mixed, path.close(step.pages, seen, positions, where)
+    where = cells(spots.tables, positions, spots.active[:, None], size)
+    [filled], _ = path.close([step.pages], [seen], positions, where)
+    return mixed, filled
 
 
 take_step = quick_jit(step_once, static_argnums=0)
@@ -396,6 +401,7 @@ def uneven_input(shards: int) -> DecodeInput:
     rng = np.random.default_rng(0)
     inputs = idle_decode(SIZES, EVEN, SIZES.windows[-1])
     inputs.served[:] = inputs.update.changed[:] = True
+    inputs.tenures[:] = 1
     rows = inputs.update.rows
     rows.token[:] = rng.integers(0, EVEN, SIZES.rows)
     rows.active[:] = True
@@ -412,19 +418,23 @@ def decode_program(path: AttentionPath, mesh: Mesh | None) -> tuple[Any, tuple[A
     shards = layout.shards
     model = decoder_model(SMALL, EVEN)
     program = partial(decode, steps=3, top_logprobs=0, model=model, path=path)
-    operands = (make_params(), small_state(shards), uneven_input(shards))
-    state, decoded = jax.eval_shape(program, *operands)
+    caches = small_state(shards)
+    layers = path.new_views(caches.caches, SIZES.rows, SIZES.windows[-1])
+    views = Views(jnp.zeros(SIZES.rows, jnp.int32), layers)
+    operands = (make_params(), caches, views, uneven_input(shards))
+    state, _, decoded = jax.eval_shape(program, *operands)
     axes = SamplerState(
         leading(state.caches, "kv_heads", "pages"),
         leading(state.tokens, "pages"),
         rows=leading(state.rows, "rows"),
     )
+    of_views = Views(leading(views.tenures, "rows"), leading(layers, "kv_heads", "rows"))
     ends = leading((decoded.num_sampled, decoded.active), "rows")
     jitted = layout.jit(
         program,
-        inputs=(sampler_axes(SMALL, SIZES.weights), axes, leading(operands[2], "rows")),
-        outputs=(axes, Decoded(leading(decoded.draws, None, "rows"), *ends)),
-        donate=1,
+        inputs=(sampler_axes(SMALL, SIZES.weights), axes, of_views, leading(operands[-1], "rows")),
+        outputs=(axes, of_views, Decoded(leading(decoded.draws, None, "rows"), *ends)),
+        donate=(1, 2),
     )
     return jitted, operands
 
@@ -449,12 +459,12 @@ def test_the_decode_program_with_the_kernel_lowers_for_tpus(fsdp: int, tensor: i
 def test_shards_that_end_at_different_times_do_not_wait_for_each_other(name: str) -> None:
     path = WINDOWS if name == "windows" else pages_path(by_heads(plain_kernel))
     alone, operands = decode_program(WINDOWS, None)
-    _, expected = alone(*operands)
+    *_, expected = alone(*operands)
     jitted, operands = decode_program(path, mesh_of(2, 2))
     compiled = jitted.lower(*operands).compile()
     # On CPU devices it is a meeting of all of them: without this line the test could only hang.
     assert "collective-permute" not in compiled.as_text()
-    _, decoded = compiled(*place(operands, compiled))
+    *_, decoded = compiled(*place(operands, compiled))
     assert decoded.num_sampled.tolist() == expected.num_sampled.tolist() == [1, 1, 3, 3]
     drawn = sampled(decoded)
     np.testing.assert_array_equal(decoded.draws.token[drawn], expected.draws.token[drawn])

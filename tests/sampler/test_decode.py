@@ -1,6 +1,7 @@
 """The decode program's mask: what isn't served neither advances nor changes, bit for bit."""
 
 from functools import cache
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +12,20 @@ from hypothesis import strategies as st
 from headrace.pipeline.sampler.decode import Decoded
 from headrace.pipeline.sampler.pages import BIN
 from headrace.pipeline.sampler.rows import (
+    NOBODY,
     DecodeInput,
     RowUpdate,
     idle_chunk,
     idle_rows,
     no_update,
 )
-from headrace.pipeline.sampler.state import SamplerState
+from headrace.pipeline.sampler.state import SamplerState, Views
 from headrace.pipeline.types import Bools
 from tests.sampler.helpers import CONFIG, STOP, VOCAB, native_programs, sampled, sampler_params
 
 [WINDOW] = CONFIG.windows
 ALL = np.ones(CONFIG.rows, np.bool_)
+TENURES = np.arange(1, CONFIG.rows + 1, dtype=np.int32)
 Masks = st.lists(st.booleans(), min_size=CONFIG.rows, max_size=CONFIG.rows)
 # Three pages a row, in no order; the others belong to nobody.
 OWN = np.random.default_rng(5).permutation(np.arange(1, CONFIG.num_pages()))[:15].reshape(5, 3)
@@ -30,9 +33,16 @@ TABLES = np.full((CONFIG.rows, WINDOW // CONFIG.page_tokens), BIN, np.int32)
 TABLES[:, :3] = OWN
 
 
+class Kept(NamedTuple):
+    """What one dispatch leaves to the next, on the host."""
+
+    state: SamplerState
+    views: Views
+
+
 @cache
-def started() -> SamplerState:
-    """Rows that differ in everything, one of them idle, on the host; one dispatch old."""
+def started() -> Kept:
+    """Rows that differ in everything, one of them idle; one dispatch old."""
     rng = np.random.default_rng(0)
     state = native_programs().initial_state()
     for lanes in ([0, 1], [2, 3]):
@@ -52,25 +62,33 @@ def started() -> SamplerState:
     rows.options.repetition_penalty[:] = [1.0, 2.0, 1.0, 0.5, 1.0]
     rows.options.top_p[:] = [0.5, 1.0, 1.0, 1.0, 0.9]
     rows.stop_ids[:, 0] = STOP
-    return run(state, ALL, RowUpdate(ALL, rows))[0]
+    views = native_programs().views[WINDOW]()
+    return run(Kept(state, views), ALL, RowUpdate(ALL, rows))[0]
 
 
 def run(
-    state: SamplerState, served: Bools, update: RowUpdate | None = None, *, version: int = 0
-) -> tuple[SamplerState, Decoded]:
-    """Decode once; the result is on the host, so the same state can be used again.
+    kept: Kept, served: Bools, update: RowUpdate | None = None, *, version: int = 0
+) -> tuple[Kept, Decoded]:
+    """Decode once; the result is on the host, so it can be used several times.
 
     As the scheduler does, it knows the pages of served rows alone.
     """
     update = no_update(CONFIG, VOCAB) if update is None else update
     tables = np.where(served[:, None], TABLES, BIN)
-    on_device = jax.tree.map(jnp.array, state)
+    state, views = jax.tree.map(jnp.array, kept)
     program = native_programs().decode[WINDOW]
-    inputs = DecodeInput(update, served, tables)
-    return jax.device_get(program(sampler_params(version), on_device, inputs))
+    inputs = DecodeInput(update, served, TENURES, tables)
+    *after, decoded = jax.device_get(program(sampler_params(version), state, views, inputs))
+    return Kept(*after), decoded
 
 
-def assert_equal_rows(left: SamplerState, right: SamplerState, which: Bools) -> None:
+def forgetful(kept: Kept) -> Kept:
+    """The same with views that are nobody's, of other numbers."""
+    layers = jax.tree.map(lambda window: np.full_like(window, 7), kept.views.layers)
+    return Kept(kept.state, Views(np.full_like(TENURES, NOBODY), layers))
+
+
+def assert_equal_rows(left: Kept, right: Kept, which: Bools) -> None:
     """Compare all numbers of some rows and all their pages, and the pages that nobody has."""
 
     def compare(one: np.ndarray, other: np.ndarray) -> None:
@@ -81,8 +99,9 @@ def assert_equal_rows(left: SamplerState, right: SamplerState, which: Bools) -> 
         same = np.setdiff1d(np.arange(1, one.shape[axis]), OWN[~which])
         np.testing.assert_array_equal(one.take(same, axis), other.take(same, axis))
 
-    jax.tree.map(compare, left.rows, right.rows)
-    jax.tree.map(compare_pages, (left.caches, left.tokens), (right.caches, right.tokens))
+    one, other = left.state, right.state
+    jax.tree.map(compare, one.rows, other.rows)
+    jax.tree.map(compare_pages, (one.caches, one.tokens), (other.caches, other.tokens))
 
 
 @settings(max_examples=25)
@@ -94,7 +113,7 @@ def test_a_dispatch_serves_its_rows_and_leaves_the_others_as_they_are(
     before = started()
     after, decoded = run(before, served, version=version)
     assert_equal_rows(after, before, ~served)
-    np.testing.assert_array_equal(decoded.active[~served], before.rows.active[~served])
+    np.testing.assert_array_equal(decoded.active[~served], before.state.rows.active[~served])
     assert not decoded.num_sampled[~served].any()
     expected, expected_decoded = run(before, ALL, version=version)
     assert_equal_rows(after, expected, served)
@@ -119,26 +138,46 @@ def test_two_dispatches_of_disjoint_rows_are_one_of_both_in_either_order(mask: l
 
 
 @settings(max_examples=25)
+@given(st.lists(st.tuples(Masks, st.integers(0, 1)), min_size=2, max_size=5))
+def test_law_7_a_view_that_stays_gives_the_bits_of_one_that_is_copied_anew(
+    dispatches: list[tuple[list[bool], int]],
+) -> None:
+    """Whatever rows that weren't served meanwhile, or had ended, have left in theirs."""
+    kept = anew = started()
+    times = np.zeros(CONFIG.rows, np.int32)
+    for mask, version in dispatches:
+        served = np.array(mask) & (times < 2)  # then a row is at the end of its pages
+        times += served
+        kept, decoded = run(kept, served, version=version)
+        anew, expected = run(forgetful(anew), served, version=version)
+        assert_equal_rows(kept, anew, ALL)
+        drawn = sampled(expected)
+        np.testing.assert_array_equal(decoded.num_sampled, expected.num_sampled)
+        np.testing.assert_array_equal(decoded.draws.token[drawn], expected.draws.token[drawn])
+        np.testing.assert_array_equal(decoded.draws.logprob[drawn], expected.draws.logprob[drawn])
+
+
+@settings(max_examples=25)
 @given(Masks)
 def test_an_update_reaches_rows_that_are_not_served(mask: list[bool]) -> None:
     served = np.array(mask)
     update = RowUpdate(~served, idle_rows(CONFIG, VOCAB))
     after, decoded = run(started(), served, update)
-    assert not after.rows.active[~served].any()
+    assert not after.state.rows.active[~served].any()
     assert not decoded.active[~served].any()
     expected, _ = run(started(), served)
     assert_equal_rows(after, expected, served)
 
 
 def test_a_row_that_samples_one_token_rests_until_the_next_dispatch() -> None:
-    rows = jax.tree.map(np.copy, started().rows)
+    rows = jax.tree.map(np.copy, started().state.rows)
     rows.single[:] = [True, False, True, False, False]
-    before = started().rows.active
+    before = started().state.rows.active
     after, decoded = run(started(), ALL, RowUpdate(ALL, rows))
     assert (decoded.num_sampled[rows.single] == before[rows.single]).all()
-    assert after.rows.position[0] == rows.position[0] + 1
-    assert after.rows.active[0] == (decoded.draws.token[0, 0] != STOP)
+    assert after.state.rows.position[0] == rows.position[0] + 1
+    assert after.state.rows.active[0] == (decoded.draws.token[0, 0] != STOP)
     plain, _ = run(started(), ALL)
     others = ~rows.single
-    np.testing.assert_array_equal(after.rows.token[others], plain.rows.token[others])
+    np.testing.assert_array_equal(after.state.rows.token[others], plain.state.rows.token[others])
     np.testing.assert_array_equal(decoded.draws.token[0], run(started(), ALL)[1].draws.token[0])

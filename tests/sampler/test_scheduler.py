@@ -15,9 +15,9 @@ from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.sampler.config import DrawLimits, SamplerConfig
-from headrace.pipeline.sampler.decoding_rows import NOBODY
 from headrace.pipeline.sampler.engine import Engine
 from headrace.pipeline.sampler.occupant import Occupant
+from headrace.pipeline.sampler.rows import NOBODY
 from headrace.pipeline.sampler.scheduler import Scheduler
 from headrace.pipeline.sampling import PLAIN, Sampling
 from headrace.pipeline.types import Completion, FinishReason, Int32s, SampleRequest
