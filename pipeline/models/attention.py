@@ -87,11 +87,12 @@ def cached_attention(
     """Attend with one query a row over the positions up to its own; softmax in f32.
 
     Both products read the cache in the order in which it lies: hence keys with the positions
-    last. What stands beyond a row's position must be finite; it is multiplied by 0.
+    last, in blocks, so that no product has more columns than XLA's CPU code takes without packing
+    them first. What stands beyond a row's position must be finite; it is multiplied by 0.
 
     Args:
       queries: [S, H, h].
-      keys: [K, S, h, W]; H is a multiple of K.
+      keys: [K, S, W / block, h, block]; H is a multiple of K.
       values: [K, S, W, h].
       positions: i32[S], of the queries; their own keys and values are in the cache.
 
@@ -99,10 +100,13 @@ def cached_attention(
       [S, H, h].
     """
     rows, heads, width = queries.shape
-    kv_heads, _, _, window = keys.shape
-    scaled = scaled_queries(queries, sight)
-    grouped = scaled.astype(keys.dtype).reshape(rows, kv_heads, heads // kv_heads, width)
-    scores = jnp.einsum("skgh,kshw->ksgw", grouped, keys, preferred_element_type=jnp.float32)
+    kv_heads, _, blocks, _, block = keys.shape
+    group, window = heads // kv_heads, blocks * block
+    scaled = scaled_queries(queries, sight).astype(keys.dtype)
+    grouped = scaled.reshape(rows, kv_heads, group, width).swapaxes(0, 1)
+    for_each = jnp.broadcast_to(grouped[:, :, None], (kv_heads, rows, blocks, group, width))
+    scores = jnp.einsum("ksbgh,ksbhw->ksbgw", for_each, keys, preferred_element_type=jnp.float32)
+    scores = scores.swapaxes(2, 3).reshape(kv_heads, rows, group, window)
     at, own = jnp.arange(window)[None, :], positions[:, None]
     seen = within(at <= own, at, own, sight)
     scores = capped(scores, sight.score_cap)

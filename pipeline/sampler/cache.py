@@ -5,6 +5,7 @@ What a query must not see, in the bin or left behind by a page's former user, is
 so only finite numbers are ever written, also by weights that are broken.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -18,13 +19,14 @@ from ..models.quantize import activations_dtype
 from .pages import BIN
 
 ROWS_AT_ONCE = 8  # of which windows are copied: few kernels on a GPU, little to do for one row
+KEY_BLOCK = 64  # positions of a view's keys that lie together; fewer where a window needs it
 
 
 class LayerCache(NamedTuple):
     """One layer's keys and values.
 
     As pages both are [K, P, page, h]. As a view, a window of positions for each row, values
-    are [K, S, W, h] and keys [K, S, h, W]: so attention reads both in order.
+    are [K, S, W, h] and keys [K, S, W / block, h, block]: so attention reads both in order.
     """
 
     keys: jax.Array
@@ -109,7 +111,14 @@ def gather(cache: LayerCache, tables: jax.Array) -> LayerCache:
 def view(cache: LayerCache, tables: jax.Array) -> LayerCache:
     """Make a view of the pages of block tables [S, n]."""
     seen = gather(cache, tables)
-    return LayerCache(seen.keys.swapaxes(2, 3), seen.values)
+    return LayerCache(blocked(seen.keys), seen.values)
+
+
+def blocked(keys: jax.Array) -> jax.Array:
+    """Put keys [K, S, W, h] in the order of views: [K, S, W / block, h, block]."""
+    heads, rows, window, width = keys.shape
+    block = math.gcd(window, KEY_BLOCK)
+    return keys.reshape(heads, rows, window // block, block, width).swapaxes(3, 4)
 
 
 def new_views(caches: list[LayerCache], rows: int, window: int) -> list[LayerCache]:
@@ -117,9 +126,9 @@ def new_views(caches: list[LayerCache], rows: int, window: int) -> list[LayerCac
 
     def make(pages: LayerCache) -> LayerCache:
         heads, _, _, width = pages.keys.shape
+        shape = (heads, rows, window, width)
         return LayerCache(
-            jnp.zeros((heads, rows, width, window), pages.keys.dtype),
-            jnp.zeros((heads, rows, window, width), pages.values.dtype),
+            blocked(jnp.zeros(shape, pages.keys.dtype)), jnp.zeros(shape, pages.values.dtype)
         )
 
     return [make(pages) for pages in caches]
@@ -164,9 +173,10 @@ def append(seen: LayerCache, new: LayerCache, positions: jax.Array) -> LayerCach
       positions: i32[S].
     """
     row = jnp.arange(positions.shape[0])
+    block, offset = _place_in_blocks(seen, positions)
     new_keys = finite(new.keys.astype(seen.keys.dtype)).swapaxes(0, 1)
     new_values = finite(new.values.astype(seen.values.dtype))
-    keys = seen.keys.at[:, row, :, positions].set(new_keys, mode="drop")
+    keys = seen.keys.at[:, row, block, :, offset].set(new_keys, mode="drop")
     values = seen.values.at[:, row, positions].set(new_values, mode="drop")
     return LayerCache(keys, values)
 
@@ -174,6 +184,12 @@ def append(seen: LayerCache, new: LayerCache, positions: jax.Array) -> LayerCach
 def take_positions(seen: LayerCache, positions: jax.Array) -> LayerCache:
     """Some positions i32[S, C] of every row of a view: [K, S, C, h] each."""
     row = jnp.arange(positions.shape[0])[:, None]
-    keys = seen.keys.at[:, row, :, positions].get(mode="clip")  # [S, C, K, h]
+    block, offset = _place_in_blocks(seen, positions)
+    keys = seen.keys.at[:, row, block, :, offset].get(mode="clip")  # [S, C, K, h]
     values = seen.values.at[:, row, positions].get(mode="clip")
     return LayerCache(jnp.moveaxis(keys, 2, 0), values)
+
+
+def _place_in_blocks(seen: LayerCache, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The blocks of a view's keys where positions are, and the places in these."""
+    return jnp.divmod(positions, seen.keys.shape[-1])
