@@ -190,10 +190,11 @@ class Controller:
         else:
             event = ledger.MemberFailed(index, member, attempt, str(outcome.kind))
         self._budgets.ended(outcome)
-        decisions = self._report(event)
-        for decision in decisions:
+        again = False
+        for decision in self._report(event):
             self._budgets.decided(decision, outcome)
-        return any(isinstance(decision, ledger.Retry) for decision in decisions)
+            again = again or isinstance(decision, ledger.Retry)
+        return again
 
     # Steps 6 to 10: groups become batches, updates and new versions.
 
@@ -231,6 +232,7 @@ class Controller:
             await self._stages.publish(version)
         self._hold(version)
         self._report(ledger.Published(version))
+        self._admit()
 
     async def _next_batch(self) -> tuple[int, list[TrajectoryGroup]]:
         """Wait until the ledger forms the next batch."""
@@ -239,6 +241,7 @@ class Controller:
         self._batch_is_formed = trio.Event()
         with self.waits.on("groups", "a batch", deadline, setting=setting):
             self._report(ledger.BatchRequested())
+            self._admit()
             await self._batch_is_formed.wait()
         assert self._formed is not None
         formed, self._formed = self._formed, None
@@ -276,7 +279,6 @@ class Controller:
         if ledger.is_stuck(self.ledger):
             why = "the learner waits, nothing runs and nothing may be started"
             raise stalled(why, self.describe)
-        self._admit()
         return decisions
 
     def _carry_out(self, decision: ledger.Decision, dropped: dict[str, Task]) -> None:

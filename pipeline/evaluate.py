@@ -93,7 +93,7 @@ async def evaluate(
     async def run_one(index: int, task: Task) -> None:
         async with limit:
             identity = identify(seed, index=_EVALUATION_STREAM + index, member=0, version=version)
-            identity = replace(identity, priority=_FIRST, name=f"{name} {index}")
+            identity = identity._replace(priority=_FIRST, name=f"{name} {index}")
             outcomes.append(await flight.run(Episode(rollout, task, identity)))
 
     with trio.move_on_after(deadline_seconds):

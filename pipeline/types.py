@@ -28,6 +28,7 @@ NO_VERSION = -1  # the policy version of a token that no policy sampled
 NOT_RECORDED = -1  # in a record of experts: the router chooses anew
 # As arrays, which compare twice as fast with another one as plain numbers do.
 _NOT_SAMPLED = np.array(NO_VERSION, np.int32)
+_NO_LOGPROB = np.array(0, np.float32)
 _LARGEST_LOGPROB = np.array(1e-3, np.float32)  # above 0, since results are rounded
 
 
@@ -238,45 +239,46 @@ class Trajectory:
     experts: Int16s | None = None
 
     def __post_init__(self) -> None:
-        lengths = {
-            len(self.tokens),
-            len(self.loss_mask),
-            len(self.rollout_logprobs),
-            len(self.policy_versions),
-            len(self.tokens if self.log_kept_mass is None else self.log_kept_mass),
-            len(self.tokens if self.experts is None else self.experts),
-        }
-        if len(lengths) != 1:
-            raise ValueError(f"arrays of a trajectory differ in length: {lengths}")
+        self._check_lengths()
         if not math.isfinite(self.reward):
             raise ValueError(f"the reward of a trajectory must be finite, got {self.reward}")
-        self._check_not_sampled(~self.loss_mask)
-        self._check_sampled(self.loss_mask)
+        mask = self.loss_mask.tobytes()
+        self._check_versions(mask)
+        self._check_logprobs()
         if self.log_kept_mass is not None and not np.isfinite(self.log_kept_mass).all():
             raise ValueError(f"log_kept_mass must be finite, got {self.log_kept_mass.tolist()}")
         if self.turns:
-            self._check_turns(self.loss_mask.tobytes())
+            self._check_turns(mask)
         if self.earlier:
             self._check_samples()
 
-    # `count_nonzero` takes a third of the time of `any` and `all`, and every trajectory pays it.
+    # Every trajectory pays for these. To look for a byte takes a tenth of the time of `any`.
 
-    def _check_not_sampled(self, mask: Bools) -> None:
-        if np.count_nonzero(self.policy_versions[mask] != _NOT_SAMPLED):
-            raise ValueError("a token that was not sampled has a policy version")
-        if np.count_nonzero(self.rollout_logprobs[mask]):
-            raise ValueError("a token that was not sampled has a logprob other than 0")
+    def _check_lengths(self) -> None:
+        length = len(self.tokens)
+        arrays = self.loss_mask, self.rollout_logprobs, self.policy_versions
+        for array in (*arrays, self.log_kept_mass, self.experts):
+            if array is not None and len(array) != length:
+                raise ValueError(
+                    f"arrays of a trajectory differ in length: {len(array)} and {length}"
+                )
 
-    def _check_sampled(self, mask: Bools) -> None:
-        versions = self.policy_versions[mask]
-        falls = np.count_nonzero(versions[1:] < versions[:-1])
+    def _check_versions(self, mask: bytes) -> None:
+        versions = self.policy_versions[self.loss_mask]
+        falls = len(versions) > 1 and True in (versions[1:] < versions[:-1]).tobytes()
         if falls or (len(versions) and versions[0] < 0):
             text = versions.tolist()
             raise ValueError(f"policy versions must be >= 0 and non-decreasing, got {text}")
-        logprobs = self.rollout_logprobs  # 0 for the other tokens
+        if (self.policy_versions != _NOT_SAMPLED).tobytes() != mask:
+            raise ValueError("a token that was not sampled has a policy version")
+
+    def _check_logprobs(self) -> None:
+        logprobs = self.rollout_logprobs
+        if True in ((logprobs != _NO_LOGPROB) > self.loss_mask).tobytes():
+            raise ValueError("a token that was not sampled has a logprob other than 0")
         good = (logprobs <= _LARGEST_LOGPROB) & np.isfinite(logprobs)  # false for NaN
-        if np.count_nonzero(good) != len(logprobs):
-            text = logprobs[mask].tolist()
+        if False in good.tobytes():
+            text = logprobs[self.loss_mask].tolist()
             raise ValueError(f"logprobs must be finite and <= 0, got {text}")
 
     def _check_turns(self, mask: bytes) -> None:
@@ -312,12 +314,12 @@ class Trajectory:
         """The oldest policy version among the sampled tokens: the first one's."""
         if self.earlier:
             return self.earlier[0].oldest_version
-        return int(self.policy_versions[self.loss_mask.argmax()])
+        return self.policy_versions.item(self.loss_mask.tobytes().find(True))
 
     @property
     def newest_version(self) -> int:
         """The newest policy version among the sampled tokens: the last one's."""
-        return int(self.policy_versions[len(self.tokens) - 1 - self.loss_mask[::-1].argmax()])
+        return self.policy_versions.item(self.loss_mask.tobytes().rfind(True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -156,7 +156,7 @@ def _admit(ledger: Ledger, event: Admitted) -> Ledger:
         )
     index = ledger.admitted
     group = _start(ledger, index, event.task_id, event.attempt)
-    return ledger._replace(admitted=index + 1, running=ledger.running.add(group))
+    return ledger.with_groups(index + 1, ledger.running.add(group), ledger.ready)
 
 
 def _start(ledger: Ledger, index: int, task_id: str, attempt: int) -> Group:
@@ -187,19 +187,19 @@ def _member_failed(ledger: Ledger, group: Group, event: MemberFailed) -> tuple[L
 
 def _go_on(ledger: Ledger, group: Group, after: Members) -> tuple[Ledger, Decisions]:
     """Record a group's members; once all have ended, the group is ready or useless."""
-    running = after.running
-    assert ledger.rule.size == running + len(after.done) + after.lost, after
-    if running:
+    left = after.running
+    assert ledger.rule.size == left + len(after.done) + after.lost, after
+    if left:
         group = Group(group.index, group.task_id, group.attempt, group.version, after)
-        return ledger._replace(running=ledger.running.replace(group)), ()
+        running = ledger.running.replace(group)
+        return ledger.with_groups(ledger.admitted, running, ledger.ready), ()
     if ledger.schedule.equal_rewards == "drop" and after.equal_rewards:
         return drops.drop(ledger, [group], EQUAL_REWARDS)
     if ledger.schedule.over_age == "mask" and drops.is_over_age(ledger, after.newest_version):
         return drops.drop_and_reissue(ledger, [group], OVER_AGE)
     ready = Group(group.index, group.task_id, group.attempt, after.oldest_version, after)
-    ledger = ledger._replace(
-        running=ledger.running.remove(group.index), ready=ledger.ready.add(ready)
-    )
+    running = ledger.running.remove(group.index)
+    ledger = ledger.with_groups(ledger.admitted, running, ledger.ready.add(ready))
     return ledger, (Collect(group.index, after.places),)
 
 

@@ -63,10 +63,14 @@ class Ordered(Generic[Item]):
         if not self.blocks:
             return self._with_blocks(0, ((item,),), 1)
         key = self.key(item)
-        at = min(bisect_left(self.ends, key), len(self.blocks) - 1)
-        block = self.blocks[at]
-        place = bisect_left(block, key, key=self.key)
-        block = (*block[:place], item, *block[place:])
+        at = bisect_left(self.ends, key)
+        if at == len(self.ends):  # as mostly: at the end
+            at -= 1
+            block = (*self.blocks[at], item)
+        else:
+            block = self.blocks[at]
+            place = bisect_left(block, key, key=self.key)
+            block = (*block[:place], item, *block[place:])
         if len(block) > 2 * _BLOCK:
             return self._with_blocks(at, (block[:_BLOCK], block[_BLOCK:]), 1)
         return self._with_block(at, block, 1)

@@ -61,7 +61,9 @@ def is_flood(messages: Sequence[Message], max_tokens: int) -> bool:
       >>> is_flood([Message("user", "1" * 300)], 1), is_flood([Message("user", "1" * 200)], 1)
       (True, False)
     """
-    length = sum([len(message.content) for message in messages])
+    length = 0
+    for message in messages:
+        length += len(message.content)
     return length > CHARACTERS_A_TOKEN * max_tokens
 
 

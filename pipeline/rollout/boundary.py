@@ -36,11 +36,12 @@ class Boundary:
     Attributes:
       what: the present call, for people; empty between calls.
       since: when it began, in seconds of trio's clock.
+      until: when the last one ended that has returned.
       deadline_seconds: how long it may take.
     """
 
-    __slots__ = ("_error_kind", "_scope", "_stopped", "_timeout_kind", "deadline_seconds",
-                 "since", "what")  # fmt: skip
+    __slots__ = ("_deadline", "_error_kind", "_scope", "_stopped", "_timeout_kind",
+                 "deadline_seconds", "since", "until", "what")  # fmt: skip
 
     def __init__(
         self, what: str, kinds: tuple[FailureKind, FailureKind], deadline_seconds: float
@@ -48,8 +49,9 @@ class Boundary:
         """Say what is called first, see `call`: its time runs from now on."""
         self.what, self.deadline_seconds = what, deadline_seconds
         self._error_kind, self._timeout_kind = kinds
-        self.since = trio.current_time()
-        self._scope = trio.CancelScope(deadline=self.since + deadline_seconds)
+        self.since = self.until = trio.current_time()
+        self._deadline = self.since + deadline_seconds
+        self._scope = trio.CancelScope(deadline=self._deadline)
         self._stopped: str | None = None
 
     def call(
@@ -64,7 +66,7 @@ class Boundary:
         self.what, self.deadline_seconds = what, deadline_seconds
         self._error_kind, self._timeout_kind = kinds
         self.since = trio.current_time()
-        self._scope.deadline = self.since + deadline_seconds
+        self._scope.deadline = self._deadline = self.since + deadline_seconds
 
     def returned(self) -> float:
         """Say that the call is over; what follows is the owner's own code.
@@ -76,8 +78,8 @@ class Boundary:
           Fault: where the deadline was missed, or `stop` called, and the call returned all the
             same. Its scope is cancelled then, which the next call would be blamed for.
         """
-        now = trio.current_time()
-        if self._stopped is not None or now >= self._scope.deadline:
+        now = self.until = trio.current_time()
+        if self._stopped is not None or now >= self._deadline:
             raise self._cancelled()
         self.what = ""
         return now - self.since

@@ -60,8 +60,7 @@ class Rollout:
     env_name: str = "environment"
 
 
-@dataclass(frozen=True)
-class EpisodeIdentity:
+class EpisodeIdentity(NamedTuple):
     """What tells one episode from all others of the run.
 
     Attributes:
@@ -113,7 +112,9 @@ class Episode:
         """
         EPISODE.set(self._identity.name)
         try:
-            return await self._score(await self._open_work_close())
+            trajectory = await self._open_work_close()
+            scorer = self._rollout.scorer
+            return trajectory if scorer is None else await self._score(trajectory, scorer)
         except Fault as fault:
             return EpisodeFailure(fault.kind, str(fault), self._record.messages)
 
@@ -171,10 +172,7 @@ class Episode:
         assert trajectory is not None
         return trajectory
 
-    async def _score(self, trajectory: Trajectory) -> Trajectory:
-        scorer = self._rollout.scorer
-        if scorer is None:
-            return trajectory
+    async def _score(self, trajectory: Trajectory, scorer: Scorer) -> Trajectory:
         # Each reward has a deadline of its own, which runs while it has a place.
         with self._begin("the rewards", _REWARD, self._config.sample_deadline_seconds):
             found = await scorer.score(record_of(self._task, trajectory))
@@ -298,9 +296,8 @@ class Episode:
 
     def _finish(self, reason: StopReason) -> Trajectory:
         # What the environment said was checked at once, so only the sampler can be to blame.
-        seconds = trio.current_time() - self._began
         try:
-            return self._record.finish(reason, seconds=seconds)
+            return self._record.finish(reason, seconds=self._now.until - self._began)
         except Exception as error:
             text = f"the sampler's answers: {describe(error)}"
             raise Fault(FailureKind.SAMPLER_ERROR, text) from error

@@ -18,6 +18,8 @@ from ..types import EpisodeFailure, FailureKind, Outcome, Trajectory, Trajectory
 from .comparison import Comparison
 from .episode import Episode, EpisodeIdentity, Rollout
 
+_PLACE, _KEYS = struct.Struct("<4Q"), struct.Struct("<IIQ")
+
 Conclude = Callable[[int, int, int, Outcome], bool]
 
 
@@ -41,9 +43,9 @@ def identify(
       >>> a.key != b.key and a.env_seed != b.env_seed
       True
     """
-    place = struct.pack("<4Q", seed, index, member, attempt)
+    place = _PLACE.pack(seed, index, member, attempt)
     digest = hashlib.blake2b(place, digest_size=16).digest()
-    high, low, env_seed = struct.unpack("<IIQ", digest)
+    high, low, env_seed = _KEYS.unpack(digest)
     name = f"{index}.{member}" + (f" try {attempt + 1}" if attempt else "")
     return EpisodeIdentity((high, low), env_seed, priority=index, version=version, name=name)
 
@@ -93,7 +95,8 @@ class Flight:
             del self.running[episode]
         if isinstance(outcome, Trajectory):
             self.trajectories += 1
-            self.turns += sum([len(sample.turns) for sample in outcome.samples])
+            for sample in outcome.samples:
+                self.turns += len(sample.turns)
         elif outcome.kind is not FailureKind.CANCELLED:
             self.failures[str(outcome.kind)] += 1
         return outcome
@@ -138,8 +141,8 @@ class Group:
             self._running[member] = episode
             outcome = await flight.run(episode)
             del self._running[member]
-            if isinstance(outcome, Trajectory):
-                compared = await self._compared(member, outcome, flight)
+            if self._comparison is not None and isinstance(outcome, Trajectory):
+                compared = await self._compared(self._comparison, member, outcome, flight)
                 if compared is None:
                     return
                 outcome = compared
@@ -148,27 +151,21 @@ class Group:
             elif outcome.kind is FailureKind.CANCELLED:
                 return
             if not conclude(self.index, member, attempt, outcome):
-                await self._lose(outcome)
+                if self._comparison is not None and isinstance(outcome, EpisodeFailure):
+                    await self._comparison.leave()
                 return
             attempt += 1
 
     async def _compared(
-        self, member: int, trajectory: Trajectory, flight: Flight
+        self, comparison: Comparison, member: int, trajectory: Trajectory, flight: Flight
     ) -> Outcome | None:
         """Add the rewards that compare the members; None if the group was stopped meanwhile."""
-        if self._comparison is None:
-            return trajectory
         if self._stopped is not None:
             return None
-        outcome = await self._comparison.score(member, trajectory)
+        outcome = await comparison.score(member, trajectory)
         if isinstance(outcome, EpisodeFailure):
             flight.failures[str(outcome.kind)] += 1
         return outcome
-
-    async def _lose(self, outcome: Outcome) -> None:
-        lost = self._stopped is None and not isinstance(outcome, Trajectory)
-        if self._comparison is not None and lost:
-            await self._comparison.leave()
 
     def stop(self, reason: str) -> None:
         """End all members that run, and start no more."""

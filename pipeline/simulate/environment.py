@@ -9,7 +9,7 @@ rollout code in between is the real one.
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from ...envs.base import StepResult, Task
@@ -38,8 +38,7 @@ def with_room(course: Course) -> Course:
     """Return the course with messages that have room for the numbers that they carry."""
     if course.prompt_tokens >= _SHORTEST_PROMPT and min(course.observed_tokens) >= 1:
         return course
-    return replace(
-        course,
+    return course._replace(
         prompt_tokens=max(_SHORTEST_PROMPT, course.prompt_tokens),
         observed_tokens=[max(1, tokens) for tokens in course.observed_tokens],
     )
@@ -102,13 +101,13 @@ class CountingRenderer:
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the prompt's ids: the episode's serial number, filling, the next length."""
-        serial, tokens, length = map(int, messages[0].content.split())
-        return [serial, *[_FILL_ID] * (tokens - 2), length]
+        serial, tokens, length = messages[0].content.split()
+        return [int(serial), *[_FILL_ID] * (int(tokens) - 2), int(length)]
 
     def delta(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of an answer: filling, then the length of the next turn."""
-        tokens, length = map(int, messages[0].content.split())
-        return [*[_FILL_ID] * (tokens - 1), length]
+        tokens, length = messages[0].content.split()
+        return [*[_FILL_ID] * (int(tokens) - 1), int(length)]
 
     def rewritten(self, ids: Iterable[int], messages: Sequence[Message]) -> None:
         """Return None: nothing is rewritten."""
@@ -128,12 +127,12 @@ class CountingRenderer:
 
 def announced_serial(tokens: Int32s) -> int:
     """Return the serial number of the episode whose tokens these are."""
-    return int(tokens[0])
+    return tokens.item(0)
 
 
 def announced_length(request: SampleRequest) -> int:
     """Return how many tokens the turn has, if the budget allows it."""
-    return int(request.tokens[-1])
+    return request.tokens.item(-1)
 
 
 @dataclass

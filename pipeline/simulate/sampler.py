@@ -58,6 +58,7 @@ class SimulatedSampler:
         self.engine = Decoder(costs, why_idle=why_idle)
         self.policy_version = NO_VERSION
         self._costs = costs
+        self._turns_are_free = costs.turns_are_free
         self._timers = timers
         self._turn_tokens = turn_tokens
         self._context_tokens = min(context_tokens, costs.kv_tokens or context_tokens)
@@ -69,7 +70,7 @@ class SimulatedSampler:
         self._publishing = trio.Lock()
         self._publisher: Task | None = None
         self._next_stop = math.inf
-        if not costs.turns_are_free:
+        if not self._turns_are_free:
             timers.at_instant_end(self._settle)
 
     async def sample(self, request: SampleRequest) -> Completion:
@@ -91,7 +92,7 @@ class SimulatedSampler:
 
     async def publish(self, params: Any, version: int) -> None:
         """Pause at the end of the step in progress, then go on with the new version."""
-        if self._costs.turns_are_free:
+        if self._turns_are_free:
             await self._timers.sleep(self._costs.publish_seconds)
             self._adopt(version)
             return
@@ -131,7 +132,7 @@ class SimulatedSampler:
 
     async def _versions(self, request: SampleRequest, tokens: int) -> list[tuple[int, int]]:
         """Wait until so many tokens are sampled; return (version, tokens) in order."""
-        if self._costs.turns_are_free:
+        if self._turns_are_free:
             await self._is_published()
             version = self.policy_version if request.version is None else request.version
             return [(version, tokens)]

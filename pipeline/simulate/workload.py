@@ -7,7 +7,7 @@ has another seed, hence other durations.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ...envs.base import Task
 from ...envs.latency import LatencyConfig, latency_seconds
@@ -17,8 +17,7 @@ from .draws import Distribution, uniform
 _SUCCESS, _FAILURE, _LENGTH, _LATENCY = 0, 1, 2**20, 2**21
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
+class Course(NamedTuple):
     """One episode, planned to its end: for each turn what is sampled, and what is answered when.
 
     Attributes:
@@ -82,24 +81,25 @@ class DrawnScript:
 
     def course(self, task: Task, member_seed: int) -> Course:
         """Draw the lengths and the latencies of an episode; all else is the same for all."""
-        turns = range(self.turns)
         return Course(
             self.prompt_tokens,
-            [self._sampled_tokens(member_seed, turn) for turn in turns],
+            self._sampled_tokens(member_seed),
             [self.observed_tokens] * self.turns,
-            [self._latency_seconds(task, member_seed, turn) for turn in turns],
+            self._latency_seconds(task, member_seed),
         )
 
-    def _latency_seconds(self, task: Task, member_seed: int, turn: int) -> float:
+    def _latency_seconds(self, task: Task, member_seed: int) -> list[float]:
         if isinstance(self.latency, Distribution):
-            return self.latency.draw(uniform(member_seed, _LATENCY + turn))
-        last = turn + 1 == self.turns
-        return 0.0 if last else latency_seconds(self.latency, task.id, member_seed, turn)
+            draw = self.latency.draw
+            return [draw(uniform(member_seed, _LATENCY + turn)) for turn in range(self.turns)]
+        config, turns = self.latency, range(self.turns - 1)
+        return [*(latency_seconds(config, task.id, member_seed, turn) for turn in turns), 0.0]
 
-    def _sampled_tokens(self, member_seed: int, turn: int) -> int:
+    def _sampled_tokens(self, member_seed: int) -> list[int]:
         if self.turn_tokens.kind == "constant":
-            return round(self.turn_tokens.mean)
-        return max(1, round(self.turn_tokens.draw(uniform(member_seed, _LENGTH + turn))))
+            return [round(self.turn_tokens.mean)] * self.turns
+        draw, turns = self.turn_tokens.draw, range(self.turns)
+        return [max(1, round(draw(uniform(member_seed, _LENGTH + turn)))) for turn in turns]
 
 
 @dataclass(frozen=True)
