@@ -83,15 +83,17 @@ def _from_cache(
     spots = Spots(tables, rows.position, rows.active)
 
     def attend(cache: LayerCache, heads: Heads, sight: Sight) -> tuple[jax.Array, LayerCache]:
-        queries, keys, values = (part[:, 0] for part in heads)
+        queries, keys, values = (part[0] for part in heads)
         new = LayerCache(keys.swapaxes(0, 1), values.swapaxes(0, 1))
         cache = path.append(cache, new, spots)
-        return path.attend(queries, cache, spots, sight)[:, None], cache
+        return path.attend(queries, cache, spots, sight)[None], cache
 
     run = partial(run_cached, model=model, attend=attend, record=record)
-    hidden, seen, experts = run(params, seen, rows.token[:, None], rows.position[:, None])
-    taken = None if experts is None else experts[:, 0]
-    return model.logits(params, hidden[:, 0]), seen, taken
+    # All tokens are one row to the model, which tells texts apart by `attend` alone: XLA's CPU
+    # code vectorises sums over [D, 1, S], but not over [D, S, 1].
+    hidden, seen, experts = run(params, seen, rows.token[None], rows.position[None])
+    taken = None if experts is None else experts[0]
+    return model.logits(params, hidden[0]), seen, taken
 
 
 def run_cached(
