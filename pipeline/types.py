@@ -266,7 +266,7 @@ class Trajectory:
     def _check_versions(self, mask: bytes) -> None:
         versions = self.policy_versions[self.loss_mask]
         falls = len(versions) > 1 and True in (versions[1:] < versions[:-1]).tobytes()
-        if falls or (len(versions) and versions[0] < 0):
+        if falls or (len(versions) and versions.item(0) < 0):
             text = versions.tolist()
             raise ValueError(f"policy versions must be >= 0 and non-decreasing, got {text}")
         if (self.policy_versions != _NOT_SAMPLED).tobytes() != mask:
@@ -276,8 +276,8 @@ class Trajectory:
         logprobs = self.rollout_logprobs
         if True in ((logprobs != _NO_LOGPROB) > self.loss_mask).tobytes():
             raise ValueError("a token that was not sampled has a logprob other than 0")
-        good = (logprobs <= _LARGEST_LOGPROB) & np.isfinite(logprobs)  # false for NaN
-        if False in good.tobytes():
+        good = (logprobs <= _LARGEST_LOGPROB).tobytes()  # false for NaN
+        if False in good or False in np.isfinite(logprobs).tobytes():
             text = logprobs[self.loss_mask].tolist()
             raise ValueError(f"logprobs must be finite and <= 0, got {text}")
 

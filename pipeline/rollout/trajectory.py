@@ -7,8 +7,7 @@ logprob and a version. Both hold because nothing here ever decodes, edits or rem
 """
 
 from array import array
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -99,19 +98,9 @@ class TrajectoryBuilder:
 
     def finish(self, stop_reason: StopReason, *, seconds: float) -> Trajectory:
         """Freeze the record; its info is that of the last answer."""
-        of_all: dict[str, Any] = {
-            "rewards": {"env": self._reward},
-            "reward": self._reward,
-            "stop_reason": stop_reason,
-            "info": self._info,
-        }
-        return Trajectory(
-            **self._sample.arrays(),
-            **of_all,
-            messages=self.messages,
-            seconds=seconds,
-            earlier=tuple([Trajectory(**each.arrays(), **of_all) for each in self._earlier]),
-        )
+        end = {"env": self._reward}, self._reward, stop_reason, self._info
+        earlier = tuple([sample.freeze(*end) for sample in self._earlier])
+        return self._sample.freeze(*end, messages=self.messages, seconds=seconds, earlier=earlier)
 
 
 class _Sample:
@@ -147,17 +136,34 @@ class _Sample:
         if completion.experts is not None:
             self.experts = completion.experts
 
-    def arrays(self) -> dict[str, Any]:
+    def freeze(
+        self,
+        rewards: Mapping[str, float],
+        reward: float,
+        stop_reason: StopReason,
+        info: Mapping[str, float],
+        *,
+        messages: tuple[Message, ...] = (),
+        seconds: float = 0.0,
+        earlier: tuple[Trajectory, ...] = (),
+    ) -> Trajectory:
         versions = np.frombuffer(self.versions.tobytes(), np.int32)
-        return {
-            "tokens": np.frombuffer(self.tokens.tobytes(), np.int32),
-            "loss_mask": versions != _NO_VERSION,
-            "rollout_logprobs": np.frombuffer(self.logprobs.tobytes(), np.float32),
-            "policy_versions": versions,
-            "turns": tuple(self.turns),
-            "log_kept_mass": self._whole_log_kept_mass(),
-            "experts": self._whole_experts(),
-        }
+        return Trajectory(
+            tokens=np.frombuffer(self.tokens.tobytes(), np.int32),
+            loss_mask=versions != _NO_VERSION,
+            rollout_logprobs=np.frombuffer(self.logprobs.tobytes(), np.float32),
+            policy_versions=versions,
+            turns=tuple(self.turns),
+            rewards=rewards,
+            reward=reward,
+            stop_reason=stop_reason,
+            info=info,
+            messages=messages,
+            seconds=seconds,
+            earlier=earlier,
+            log_kept_mass=self._whole_log_kept_mass(),
+            experts=self._whole_experts(),
+        )
 
     def _whole_log_kept_mass(self) -> Float32s | None:
         if not self.log_kept_mass:
