@@ -7,6 +7,7 @@ has another seed, hence other durations.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from ...envs.base import Task
@@ -84,7 +85,7 @@ class DrawnScript:
         return Course(
             self.prompt_tokens,
             self._sampled_tokens(member_seed),
-            [self.observed_tokens] * self.turns,
+            self._observed_tokens,
             self._latency_seconds(task, member_seed),
         )
 
@@ -95,11 +96,21 @@ class DrawnScript:
         config, turns = self.latency, range(self.turns - 1)
         return [*(latency_seconds(config, task.id, member_seed, turn) for turn in turns), 0.0]
 
-    def _sampled_tokens(self, member_seed: int) -> list[int]:
+    def _sampled_tokens(self, member_seed: int) -> Sequence[int]:
         if self.turn_tokens.kind == "constant":
-            return [round(self.turn_tokens.mean)] * self.turns
+            return self._constant_tokens
         draw, turns = self.turn_tokens.draw, range(self.turns)
         return [max(1, round(draw(uniform(member_seed, _LENGTH + turn)))) for turn in turns]
+
+    # Courses are kept to the end of a run, so what all have in common is there once.
+
+    @cached_property
+    def _constant_tokens(self) -> Sequence[int]:
+        return (round(self.turn_tokens.mean),) * self.turns
+
+    @cached_property
+    def _observed_tokens(self) -> Sequence[int]:
+        return (self.observed_tokens,) * self.turns
 
 
 @dataclass(frozen=True)
