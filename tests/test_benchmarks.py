@@ -76,6 +76,7 @@ def test_the_hosts_time_is_measured_while_all_rows_decode(monkeypatch):
     build = load("serving").build(workload.MODELS["smoke"], workload.VOCAB_SIZE, config)
     report = host.measure_host(build)
     assert report["host_microseconds_per_dispatch"] > 0
+    assert report["call_microseconds_per_dispatch"] > 0
     assert report["compilations"] == 0
 
 
@@ -247,12 +248,12 @@ def test_an_episode_reads_as_many_tokens_as_the_workload_counts():
 
 def test_host_time_is_what_the_thread_computes_between_wrapped_calls(monkeypatch):
     host_time = load("host_time")
-    now = iter([1.0, 5.0, 7.0])  # left, entered again, left
+    now = iter([0.0, 1.0, 5.0, 7.0])  # entered, left, entered again, left
     monkeypatch.setattr(host_time.time, "thread_time", lambda: next(now))
     clock = host_time.HostClock()
     double = clock.wrap(lambda x: 2 * x)
     assert [double(2), double(3)] == [4, 6]
-    assert clock.seconds == 4.0
+    assert (clock.seconds, clock.call_seconds) == (4.0, 3.0)
 
 
 def test_random_requests_are_ones_that_the_sampler_takes():

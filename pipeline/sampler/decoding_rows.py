@@ -28,6 +28,7 @@ class _Numbers(NamedTuple):
       cached: that is behind the cache, or `MIXED`.
       prompt: tokens of the request.
       length: tokens so far.
+      noted: of these, so many whose versions are noted.
       planned: its length once all results are read, if it samples whatever it may.
       limit: the length at which it ends.
       pages: in its block table.
@@ -38,12 +39,15 @@ class _Numbers(NamedTuple):
     cached: Any
     prompt: Any
     length: Any
+    noted: Any
     planned: Any
     limit: Any
     pages: Any
 
 
-IDLE = _Numbers(NOBODY, NO_VERSION, NO_VERSION, prompt=1, length=1, planned=1, limit=1, pages=0)
+IDLE = _Numbers(
+    NOBODY, NO_VERSION, NO_VERSION, prompt=1, length=1, noted=1, planned=1, limit=1, pages=0
+)
 
 
 class DecodingRows:
@@ -62,6 +66,7 @@ class DecodingRows:
         self._started = 0
         width = config.cache_tokens // config.page_tokens
         self._tables = np.full((config.rows, width), BIN, np.int32)
+        self._table_starts = np.arange(config.rows) * width
         self._turns = Turns(config)
 
     @property
@@ -80,6 +85,7 @@ class DecodingRows:
             cached=MIXED if sequence.version is None else sequence.version,
             prompt=len(request.tokens),
             length=len(occupant.tokens),
+            noted=len(occupant.tokens),
             planned=len(occupant.tokens),
             limit=occupant.limit,
             pages=len(sequence.pages),
@@ -95,6 +101,7 @@ class DecodingRows:
     def stop(self, occupant: Occupant) -> None:
         """Bring a request, its pages and what it sampled back; its row is idle from now on."""
         row, sequence = occupant.row, occupant.cached
+        self._note_version(row)
         sequence.pages = self._tables[row, : self._of.pages[row]].tolist()
         sequence.write(int(self._of.length[row]) - 1, int(self._of.cached[row]))
         occupant.take(self._turns.read(row, self._count(row)))
@@ -104,7 +111,8 @@ class DecodingRows:
         self._tables[row] = BIN
 
     def follow(self, row: int, version: int) -> None:
-        """Let a row sample with another version from now on."""
+        """Let a row sample with another version from now on; no result may be unread."""
+        self._note_version(row)
         self._of.version[row] = version
 
     def versions(self) -> set[int]:
@@ -113,40 +121,47 @@ class DecodingRows:
 
     def unfinished(self, version: int) -> Bools:
         """bool[S], the rows of a version that may have something to sample."""
-        found: Bools = (self._of.planned < self._of.limit) & (self._of.version == version)
+        found: Bools = self._of.planned < self._of.limit
+        found &= self._of.version == version
         return found
 
     def reach(self) -> Int64s:
         """i64[S], the cached positions in use after one more dispatch."""
-        reach: Int64s = np.minimum(self._of.planned + self._steps, self._of.limit) - 1
+        reach: Int64s = np.minimum(self._of.planned + self._steps, self._of.limit)
+        reach -= 1
         return reach
 
     def growth(self) -> Int64s:
         """i64[S], the pages that one more dispatch needs beyond those that the row has."""
-        pages = (self.reach() + (self._page_tokens - 1)) // self._page_tokens
-        growth: Int64s = np.maximum(pages - self._of.pages, 0)
+        growth = self.reach()
+        growth += self._page_tokens - 1
+        growth //= self._page_tokens
+        growth -= self._of.pages
+        np.maximum(growth, 0, out=growth)
         return growth
 
     def add_pages(self, growth: Int64s, pages: list[int]) -> None:
         """Give rows these pages, as many as `growth` says, row by row."""
-        rows = np.repeat(np.arange(len(growth)), growth)
-        first = np.repeat(self._of.pages - np.cumsum(growth) + growth, growth)
-        self._tables[rows, first + np.arange(len(pages))] = pages
-        self._of.pages[:] += growth
+        had = self._of.pages
+        # Where each row's next page stands in the tables, less what the rows before it get.
+        first = self._table_starts + had - np.cumsum(growth) + growth
+        self._tables.reshape(-1)[np.repeat(first, growth) + np.arange(len(pages))] = pages
+        had += growth
 
     def serve(self, served: Bools, window: int) -> Int32s:
         """Note that one more dispatch samples in these rows; return their pages in a window."""
-        self._of.planned[:] += self._steps * served
+        np.add(self._of.planned, self._steps, out=self._of.planned, where=served)
         # The dispatch may read its arrays later than it is made; ours go on being written.
         return self._tables[:, : window // self._page_tokens].copy()
 
-    def record(self, block: SampledBlock, version: int, taken: Bools) -> Int64s:
+    def record(self, block: SampledBlock, taken: Bools) -> Int64s:
         """Take in what a dispatch sampled in some rows; i64[S], tokens of each."""
-        counts = np.where(taken, block.num_sampled, 0).astype(np.int64)
-        self._turns.append(block, version, taken=taken, counts=self._of.length - self._of.prompt)
-        self._of.length[:] += counts
-        self._of.planned[:] += counts - self._steps * taken
-        np.copyto(self._of.cached, MIXED, where=taken & (self._of.cached != version))
+        length, planned = self._of.length, self._of.planned
+        counts = np.multiply(block.num_sampled, taken, dtype=np.int64)
+        self._turns.append(block, length - self._of.prompt)
+        length += counts
+        planned += counts
+        np.subtract(planned, self._steps, out=planned, where=taken)
         return counts
 
     def sampled(self, row: int) -> Int32s:
@@ -156,6 +171,16 @@ class DecodingRows:
     def cut(self, row: int, count: int) -> None:
         """Forget what a row sampled after the first tokens."""
         self._of.length[row] = self._of.prompt[row] + count
+
+    def _note_version(self, row: int) -> None:
+        """Note that its version sampled whatever the row has sampled since the last note."""
+        of, prompt = self._of, self._of.prompt[row]
+        if of.noted[row] == of.length[row]:
+            return
+        self._turns.note_version(row, of.noted[row] - prompt, self._count(row), of.version[row])
+        of.noted[row] = of.length[row]
+        if of.cached[row] != of.version[row]:
+            of.cached[row] = MIXED
 
     def _set(self, row: int, numbers: _Numbers) -> None:
         for of_rows, number in zip(self._of, numbers, strict=True):

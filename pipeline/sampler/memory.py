@@ -131,6 +131,7 @@ class Memory:
         pages = found + taken
         for page in taken:
             self._filled[page] = 0
+        self._pool.share(pages[len(found) : count])
         self._index.add(version, tokens, pages[:count])
         return Sequence(version, pinned, pages, spare=spare)
 

@@ -212,10 +212,13 @@ class Scheduler:
 
         Rows whose prompt is in the cache afterwards are ready to decode.
         """
-        self._some_were_ready = bool(self._rows.unfinished(version).any())
+        occupants = self._prefilling_of(version)
+        self._some_were_ready = not occupants or bool(self._rows.unfinished(version).any())
+        if not occupants:
+            return None
         lanes: list[list[Lane]] = [[] for _ in self._shards.memories]
         most, size = self._config.prefill_lanes // len(lanes), self._config.prefill_tokens
-        for occupant in self._prefilling_of(version):
+        for occupant in occupants:
             mine, memory = lanes[occupant.shard], self._shards.memory_of(occupant)
             mine += plan_lanes(occupant, version, memory, most=most - len(mine), size=size)
             if occupant.cached.valid == occupant.to_fill:
@@ -234,8 +237,7 @@ class Scheduler:
         and as many still need their prompts, they wait for one more prefill dispatch, and never
         longer: a row that was ready before the last one is served, and all others with it.
         """
-        ready = np.count_nonzero(self._rows.unfinished(version))
-        if not self._some_were_ready and len(self._prefilling_of(version)) >= ready:
+        if self._waits_for_prompts(version):
             return None
         self._constrain(version)
         served = self._rows.unfinished(version)
@@ -243,10 +245,16 @@ class Scheduler:
         if count == 0:
             return None
         self._served += count
-        window = self._config.window_for(int((self._rows.reach() * served).max()))
+        window = self._config.window_for(int(self._rows.reach().max(where=served, initial=0)))
         tables, tenures = self._rows.serve(served, window), self._rows.tenures
         inputs = DecodeInput(self._numbers.take(), served, tenures, tables)
         return DecodeDispatch(inputs, version, window)
+
+    def _waits_for_prompts(self, version: int) -> bool:
+        if self._some_were_ready:
+            return False
+        ready = np.count_nonzero(self._rows.unfinished(version))
+        return len(self._prefilling_of(version)) >= ready
 
     def decoding_rows(self) -> dict[Ticket, tuple[int, int]]:
         """Give the row of each request that is decoding, and the tokens of its prompt."""
@@ -263,7 +271,7 @@ class Scheduler:
     def record(self, dispatch: DecodeDispatch, block: SampledBlock) -> list[Finished]:
         """Take in what a decode dispatch sampled; free the rows that ended."""
         taken = dispatch.inputs.served & (dispatch.inputs.tenures == self._rows.tenures)
-        counts = self._rows.record(block, dispatch.version, taken)
+        counts = self._rows.record(block, taken)
         finished: list[Finished] = []
         for row in np.flatnonzero(taken & (self._rows.watched | ~block.active)).tolist():
             occupant = self._decoding[row]

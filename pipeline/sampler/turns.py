@@ -1,12 +1,14 @@
 """What the decoding rows have sampled in their turns so far, in one buffer for all rows.
 
 A dispatch writes its k steps of all rows at once, each row's behind what it had. Steps in which a
-row sampled nothing are written too, and overwritten by the next dispatch.
+row sampled nothing are written too, and overwritten by the next dispatch. Policy versions are
+written apart, since they change seldom.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from ..types import Bools, Float32s, Int32s, TopLogprobs
@@ -39,8 +41,7 @@ class Turns:
     def __init__(self, config: SamplerConfig):
         # A row's last dispatch may reach k - 1 steps beyond its last token.
         self._width = config.context_tokens + config.decode_tokens
-        self._nowhere = config.rows * self._width  # a row that nobody reads
-        size, most = self._nowhere + self._width, config.draws.max_top_logprobs
+        size, most = config.rows * self._width, config.draws.max_top_logprobs
         top = None
         if most:
             top = TopLogprobs(np.zeros((size, most), np.int32), np.zeros((size, most), np.float32))
@@ -52,24 +53,29 @@ class Turns:
             top=top,
         )
         self._starts = np.arange(config.rows) * self._width
-        self._steps = np.arange(config.decode_tokens)[:, None]
+        # By place of a field: the k places from there on, of which a dispatch fills one a row.
+        written = [self._all.tokens, self._all.logprobs, self._all.log_kept_mass, *(top or ())]
+        self._windows = [
+            sliding_window_view(field, config.decode_tokens, axis=0, writeable=True)
+            for field in written
+        ]
 
-    def append(self, block: SampledBlock, version: int, *, taken: Bools, counts: Int64s) -> None:
-        """Write what a dispatch sampled.
+    def append(self, block: SampledBlock, counts: Int64s) -> None:
+        """Write what a dispatch sampled; in rows that sampled nothing, it is overwritten.
 
         Args:
-          taken: bool[S], the rows that want it.
-          counts: i64[S], what each of them had before.
+          counts: i64[S], what each row had before.
         """
-        places = np.where(taken, self._starts + counts, self._nowhere) + self._steps
-        turns, draws = self._all, block.draws
-        turns.tokens[places] = draws.token
-        turns.logprobs[places] = draws.logprob
-        turns.log_kept_mass[places] = draws.log_kept_mass
-        turns.versions[places] = version
-        if turns.top is not None:
-            turns.top.ids[places] = draws.top.ids
-            turns.top.logprobs[places] = draws.top.logprobs
+        places = self._starts + counts
+        token, logprob, log_kept_mass, top = block.draws
+        drawn = (token, logprob, log_kept_mass, *(top or ()))
+        for windows, steps in zip(self._windows, drawn, strict=True):
+            windows[places] = np.moveaxis(steps, 0, -1)
+
+    def note_version(self, row: int, first: int, end: int, version: int) -> None:
+        """Note which version sampled some tokens of a row."""
+        start = row * self._width
+        self._all.versions[start + first : start + end] = version
 
     def tokens(self, row: int, count: int) -> Int32s:
         """The first tokens of a row; to be read before the next `append`."""

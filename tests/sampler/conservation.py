@@ -21,11 +21,17 @@ def assert_conserved(memory: Memory, busy: Iterable[list[int]]) -> None:
     free, loose = pool._free, list(pool._loose)
     pages = [*free, *loose, *holds]
     assert sorted(pages) == list(range(BIN + 1, memory.capacity + 1)), "a page has two owners"
+    counted = pool._users.keys()
+    assert counted == pool._busy.keys()
     for page in pages:
-        assert (pool._users[page], pool._busy[page]) == (holds[page], busy_holds[page])
+        if page in counted:
+            assert (pool._users[page], pool._busy[page]) == (holds[page], busy_holds[page])
+        else:
+            assert holds[page] == (page not in free), "several hold what isn't counted"
+    assert not counted & set(free)
     assert pool.busy == len(busy_holds)
     assert memory.available == memory.capacity - len(busy_holds)
-    assert set(loose) <= set(memory._index._places) <= {*holds, *loose}
+    assert set(loose) <= set(memory._index._places) <= counted
 
 
 def held(sequence: Sequence) -> list[int]:

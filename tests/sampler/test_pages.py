@@ -22,6 +22,7 @@ class Pool(RuleBasedStateMachine):
         self.pool = PagePool(PAGES, self)
         self.holds: list[tuple[int, bool]] = []  # a page, and whether its holder has a row
         self.loose: list[int] = []  # the longest loose one first
+        self.counted: set[int] = set()
 
     # As the index
 
@@ -43,10 +44,14 @@ class Pool(RuleBasedStateMachine):
         expected = [self.loose.pop(0) for _ in range(count - free)]
         pages = self.pool.take(count)
         assert self.forgotten == expected
+        self.counted -= set(expected)
         self.forgotten.clear()
         assert len(set(pages)) == count
         assert not self.known & set(pages)
-        self.known |= set(pages) if known else set()
+        if known:
+            self.pool.share(pages)
+            self.known |= set(pages)
+            self.counted |= set(pages)
         self.holds += [(page, True) for page in pages]
 
     @precondition(lambda self: not self.pool.at_hand)
@@ -55,11 +60,11 @@ class Pool(RuleBasedStateMachine):
         with pytest.raises(KeyError):
             self.pool.take(1)
 
-    @precondition(lambda self: self.holds or self.loose)
+    @precondition(lambda self: self.loose or any(page in self.counted for page, _ in self.holds))
     @rule(data=st.data())
     def share(self, data: Any) -> None:
-        known = [*self.loose, *dict.fromkeys(page for page, _ in self.holds)]
-        pages = data.draw(st.lists(st.sampled_from(known), unique=True, max_size=3))
+        held = dict.fromkeys(page for page, _ in self.holds if page in self.counted)
+        pages = data.draw(st.lists(st.sampled_from([*self.loose, *held]), unique=True, max_size=3))
         self.pool.hold(pages)
         self.holds += [(page, True) for page in pages]
         self.loose = [other for other in self.loose if other not in pages]
@@ -84,6 +89,8 @@ class Pool(RuleBasedStateMachine):
             self.holds.remove((page, False))
             if page in self.known and not self.users_of(page):
                 self.loose.append(page)
+            elif not self.users_of(page):
+                self.counted.discard(page)
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
@@ -92,6 +99,7 @@ class Pool(RuleBasedStateMachine):
         page = data.draw(st.sampled_from(sorted(self.known)))
         self.known.remove(page)
         self.pool.settle(page)
+        self.counted -= {page} & set(self.loose)
         self.loose = [other for other in self.loose if other != page]
 
     @invariant()
@@ -104,7 +112,11 @@ class Pool(RuleBasedStateMachine):
         busy = {page for page, has_row in self.holds if has_row}
         assert self.pool.busy == len(busy)
         assert self.pool.available == PAGES - 1 - len(busy)
-        assert self.pool.unused(range(PAGES)) == PAGES - len(busy)
+        counted = sorted(self.counted)
+        assert self.pool.unused(counted) == len(self.counted - busy)
+        assert set(self.pool._users) == set(self.pool._busy) == self.counted
+        idle = [page for page, has_row in self.holds if not has_row and page not in counted]
+        assert self.pool.unused(idle) == len(idle)
 
 
 TestPool = Pool.TestCase
