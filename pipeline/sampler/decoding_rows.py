@@ -14,7 +14,7 @@ from .config import SamplerConfig
 from .occupant import Occupant
 from .pages import BIN
 from .rows import NOBODY
-from .turns import Int64s, SampledBlock, Turns
+from .turns import SampledBlock, Turns
 
 TENURES = 2**31 - 1  # then they begin again
 MIXED = NO_VERSION - 1  # the version of a cache with several behind it
@@ -60,7 +60,7 @@ class DecodingRows:
 
     def __init__(self, config: SamplerConfig):
         self._steps, self._page_tokens = config.decode_tokens, config.page_tokens
-        self._of = _Numbers(*(np.full(config.rows, number) for number in IDLE))
+        self._of = _Numbers(*(np.full(config.rows, number, np.int32) for number in IDLE))
         self.constrained: set[int] = set()
         self.watched = np.zeros(config.rows, np.bool_)
         self._started = 0
@@ -72,7 +72,7 @@ class DecodingRows:
     @property
     def tenures(self) -> Int32s:
         """i32[S], a copy: another number each time that a row starts, `NOBODY` for idle ones."""
-        tenures: Int32s = self._of.tenure.astype(np.int32)
+        tenures: Int32s = self._of.tenure.copy()
         return tenures
 
     def start(self, occupant: Occupant, version: int) -> None:
@@ -125,14 +125,14 @@ class DecodingRows:
         found &= self._of.version == version
         return found
 
-    def reach(self) -> Int64s:
-        """i64[S], the cached positions in use after one more dispatch."""
-        reach: Int64s = np.minimum(self._of.planned + self._steps, self._of.limit)
+    def reach(self) -> Int32s:
+        """i32[S], the cached positions in use after one more dispatch."""
+        reach: Int32s = np.minimum(self._of.planned + self._steps, self._of.limit)
         reach -= 1
         return reach
 
-    def growth(self) -> Int64s:
-        """i64[S], the pages that one more dispatch needs beyond those that the row has."""
+    def growth(self) -> Int32s:
+        """i32[S], the pages that one more dispatch needs beyond those that the row has."""
         growth = self.reach()
         growth += self._page_tokens - 1
         growth //= self._page_tokens
@@ -140,7 +140,7 @@ class DecodingRows:
         np.maximum(growth, 0, out=growth)
         return growth
 
-    def add_pages(self, growth: Int64s, pages: list[int]) -> None:
+    def add_pages(self, growth: Int32s, pages: list[int]) -> None:
         """Give rows these pages, as many as `growth` says, row by row."""
         had = self._of.pages
         # Where each row's next page stands in the tables, less what the rows before it get.
@@ -154,10 +154,10 @@ class DecodingRows:
         # The dispatch may read its arrays later than it is made; ours go on being written.
         return self._tables[:, : window // self._page_tokens].copy()
 
-    def record(self, block: SampledBlock, taken: Bools) -> Int64s:
-        """Take in what a dispatch sampled in some rows; i64[S], tokens of each."""
+    def record(self, block: SampledBlock, taken: Bools) -> Int32s:
+        """Take in what a dispatch sampled in some rows; i32[S], tokens of each."""
         length, planned = self._of.length, self._of.planned
-        counts = np.multiply(block.num_sampled, taken, dtype=np.int64)
+        counts: Int32s = block.num_sampled * taken
         self._turns.append(block, length - self._of.prompt)
         length += counts
         planned += counts

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..types import NO_VERSION, Completion, SampleRequest
+from ..types import NO_VERSION, Completion, Int32s, SampleRequest
 from .config import SamplerConfig
 from .decoding_rows import DecodingRows
 from .dispatches import DecodeDispatch, PrefillDispatch
@@ -27,7 +27,7 @@ from .row_numbers import RowNumbers
 from .rows import DecodeInput
 from .shards import Shards
 from .stops import DecodeText, first_stop
-from .turns import Int64s, SampledBlock
+from .turns import SampledBlock
 from .waiting import WaitingQueue
 
 Finished = tuple[Ticket, Completion | Exception]  # an error of the request's own constraint
@@ -373,7 +373,7 @@ class Scheduler:
         occupants = self._prefilling.values()
         return [occupant for occupant in occupants if self._version_of(occupant) == version]
 
-    def _grow(self, growth: Int64s) -> None:
+    def _grow(self, growth: Int32s) -> None:
         """Give rows more pages, so many each; there are enough."""
         self._rows.add_pages(growth, self._shards.take(growth))
 

@@ -4,11 +4,11 @@ A shard is a part of the rows with a part of the pages. A request stays where it
 pages are, and goes otherwise where most of its prompt is known.
 """
 
+from ..types import Int32s
 from .config import SamplerConfig
 from .memory import Memory
 from .moves import Move
 from .occupant import Occupant
-from .turns import Int64s
 
 
 class Shards:
@@ -88,21 +88,21 @@ class Shards:
         """Whether there are enough pages for the next dispatch, whatever rows it serves."""
         return all(memory.available >= self._most_growth for memory in self.memories)
 
-    def are_short(self, growth: Int64s) -> bool:
-        """Whether there are too few pages for rows that need so many more, i64[S]."""
+    def are_short(self, growth: Int32s) -> bool:
+        """Whether there are too few pages for rows that need so many more, i32[S]."""
         return any(
             count > memory.available
             for count, memory in zip(self._by_shard(growth), self.memories, strict=True)
         )
 
-    def take(self, growth: Int64s) -> list[int]:
-        """Take so many pages for each row, i64[S]; row by row, and they aren't short."""
+    def take(self, growth: Int32s) -> list[int]:
+        """Take so many pages for each row, i32[S]; row by row, and they aren't short."""
         pages: list[int] = []
         for count, memory in zip(self._by_shard(growth), self.memories, strict=True):
             pages += memory.take(count)
         return pages
 
-    def _by_shard(self, growth: Int64s) -> list[int]:
+    def _by_shard(self, growth: Int32s) -> list[int]:
         counts: list[int] = growth.reshape(len(self), -1).sum(axis=1).tolist()
         return counts
 

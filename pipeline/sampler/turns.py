@@ -9,12 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
 from ..types import Bools, Float32s, Int32s, TopLogprobs
 from .config import SamplerConfig
-
-Int64s = NDArray[np.int64]
 
 
 class SampledBlock(NamedTuple):
@@ -60,11 +57,11 @@ class Turns:
             for field in written
         ]
 
-    def append(self, block: SampledBlock, counts: Int64s) -> None:
+    def append(self, block: SampledBlock, counts: Int32s) -> None:
         """Write what a dispatch sampled; in rows that sampled nothing, it is overwritten.
 
         Args:
-          counts: i64[S], what each row had before.
+          counts: i32[S], what each row had before.
         """
         places = self._starts + counts
         token, logprob, log_kept_mass, top = block.draws
