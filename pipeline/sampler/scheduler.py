@@ -253,7 +253,7 @@ class Scheduler:
     def _waits_for_prompts(self, version: int) -> bool:
         if self._some_were_ready:
             return False
-        ready = np.count_nonzero(self._rows.unfinished(version))
+        ready = int(np.count_nonzero(self._rows.unfinished(version)))
         return len(self._prefilling_of(version)) >= ready
 
     def decoding_rows(self) -> dict[Ticket, tuple[int, int]]:
