@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from headrace.pipeline import train_offline
-from headrace.pipeline.checkpoint import Checkpoints
+from headrace.pipeline.checkpoint import CheckpointConfig, Checkpoints
 from headrace.pipeline.commands.messages import explain
 from headrace.pipeline.errors import ConfigError, PipelineStalled, StageFailed, leaves
 from headrace.pipeline.observe.run_directory import RunDirectory
@@ -120,7 +120,7 @@ def with_deadline(recipe, setting, seconds):
 
 
 # Threads that hang are soon given up; so may be one that is only slow, on a busy machine.
-IMPATIENT = with_deadline(RECIPE, "waits.exit_deadline_seconds", 0.1)
+IMPATIENT = with_deadline(RECIPE, "waits.exit_deadline_seconds", 0.5)
 
 
 def run(job):
@@ -135,7 +135,10 @@ def updates_of(job):
 def test_a_stage_that_hangs_ends_the_run_with_its_name_and_the_setting(call, job_of, hang, capsys):
     stage, setting = SETTINGS[call]
     faulty = Faulty(call, hang)
-    job = job_of(faulty, with_deadline(IMPATIENT, setting, SOON))
+    recipe = with_deadline(IMPATIENT, setting, SOON)
+    if call == "policy":  # nothing else has its deadline
+        recipe = replace(recipe, checkpoint=CheckpointConfig(every=0))
+    job = job_of(faulty, recipe)
     with pytest.raises(ExceptionGroup) as caught:
         run(job)
     failure, *others = leaves(caught.value)
@@ -144,7 +147,7 @@ def test_a_stage_that_hangs_ends_the_run_with_its_name_and_the_setting(call, job
     assert isinstance(failure.__cause__, DeadlineMissed)
     assert str(failure.__cause__).endswith(f"took more than 0.05 s; mend it, or raise {flag}")
     assert {type(other) for other in others} == {PipelineStalled}
-    assert re.search(r"thread is still in '.*' 0.1 s after .* abandoned", str(others[0]))
+    assert re.search(r"thread is still in '.*' 0.5 s after .* abandoned", str(others[0]))
     assert job.left_a_thread
     assert explain(caught.value) == 1
     assert f"stage {stage!r} failed: DeadlineMissed" in capsys.readouterr().err
@@ -210,14 +213,14 @@ def test_what_is_wrong_with_a_row_waits_for_its_turn(job_of):
 
 
 def test_a_run_in_which_nothing_moves_ends_and_says_who_waits(job_of, hang):
-    stalling = with_deadline(IMPATIENT, "waits.stall_seconds", 0.2)
+    stalling = with_deadline(IMPATIENT, "waits.stall_seconds", 1.0)
     with pytest.raises(ExceptionGroup) as caught:
-        run(job_of(Faulty("update", hang, at=2), stalling))
+        run(job_of(Faulty("update", hang), stalling))
     failure = next(iter(leaves(caught.value)))
     assert failure.stage == "watchdog"
     first, line = str(failure.__cause__).split("\n  ")
-    assert first == "nothing has moved for 0.2 s. Who waits for what:"
-    assert re.fullmatch(r"learner: update 2, for 0\.\d s of at most 1800 s", line)
+    assert first == "nothing has moved for 1 s. Who waits for what:"
+    assert re.fullmatch(r"learner: update 1, for [\d.]+ s of at most 1800 s", line)
 
 
 @pytest.mark.parametrize(
