@@ -11,10 +11,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 from .frozen import Frozen, plain
 from .nf4 import Nf4
+from .products import NARROW_PRODUCT, summed_in_float32
 from .quantize import Quantized, scaled, unscaled
 
 STREAM = "r"  # the letter of rows: only the stream's operand of a product has it
@@ -120,16 +122,28 @@ def _cheap_product(
 def _learner_product(
     product: str, x: jax.Array, matrix: Frozen, dtype: DTypeLike | None
 ) -> jax.Array:
-    # Two plain matrices: of more axes, XLA's CPU products transpose operands in the backward pass,
-    # which took twice as long.
     def multiplied(x: jax.Array, matrix: jax.Array) -> jax.Array:
         inputs = len(product.split(",")[0]) - len(TOKENS)
         tokens, outputs = x.shape[: len(TOKENS)], matrix.shape[inputs:]
         depth = math.prod(matrix.shape[:inputs])
-        flat = x.reshape(math.prod(tokens), depth), matrix.reshape(depth, math.prod(outputs))
-        return jnp.matmul(*flat, preferred_element_type=dtype).reshape(*tokens, *outputs)
+        two_axes = x.reshape(*tokens, depth), matrix.reshape(depth, math.prod(outputs))
+        return _product_of_tokens(*two_axes, dtype or x.dtype).reshape(*tokens, *outputs)
 
     return with_plain(multiplied, x, matrix)
+
+
+def _product_of_tokens(x: jax.Array, matrix: jax.Array, dtype: DTypeLike) -> jax.Array:
+    """Multiply [R, T, d] by [d, f]: [R, T, f]."""
+    if x.dtype != jnp.float32:
+        narrow = summed_in_float32(x, matrix).astype(dtype)
+        # For `remat`, which else would keep the sum, twice as large.
+        named: jax.Array = checkpoint_name(narrow, NARROW_PRODUCT)  # type: ignore[no-untyped-call]
+        return named
+    # Two plain matrices: of more axes, XLA's CPU products transpose operands in the backward pass,
+    # which took twice as long.
+    *tokens, depth = x.shape
+    flat = x.reshape(math.prod(tokens), depth)
+    return jnp.matmul(flat, matrix, preferred_element_type=dtype).reshape(*tokens, -1)
 
 
 def with_plain(

@@ -1,9 +1,13 @@
 """Attention within packed rows: of the learner, which has no cache."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 
-from .attention import Heads, Sight, attention, packed_mask, within_row
+from .attention import MASKED_SCORE, Heads, Sight, capped, packed_mask, within_row
 from .layer import Attend
 
 # Queries are cut into blocks, each of which looks at the keys up to its own end only: four blocks
@@ -23,19 +27,8 @@ def attend_packed(segment_ids: jax.Array) -> Attend[None]:
     mask = packed_mask(segment_ids)
 
     def attend(cache: None, heads: Heads, sight: Sight) -> tuple[jax.Array, None]:
-        keys, values = head_major(heads.keys), head_major(heads.values)
         seen = within_row(mask, sight)
-        blocks = [
-            attention(
-                heads.queries[:, start:end],
-                keys[:, :, :end],
-                values[:, :, :end],
-                seen[:, start:end, :end],
-                sight=sight,
-            )
-            for start, end in query_blocks(segment_ids.shape[1])
-        ]
-        return jnp.concatenate(blocks, axis=1), cache
+        return row_attention(heads, seen, sight._replace(window=None)), cache
 
     return attend
 
@@ -54,3 +47,111 @@ def query_blocks(length: int) -> list[tuple[int, int]]:
 def head_major(heads: jax.Array) -> jax.Array:
     """[R, T, K, h] to [R, K, T, h], the order of the cache."""
     return heads.swapaxes(1, 2)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def row_attention(heads: Heads, mask: jax.Array, sight: Sight) -> jax.Array:
+    """Attend as `attention` does, with keys and values in the order of the queries.
+
+    The backward pass is written out: that of `attention` turned scores round, which are its
+    largest arrays, and took twice as long on CPU.
+
+    Args:
+      mask: bool[R, T, T], true where the query may look: nowhere behind itself.
+      sight: its window is in the mask.
+
+    Returns:
+      [R, T, H, h].
+    """
+    return _attend_blocks(heads, mask, sight)[0]
+
+
+class _Block(NamedTuple):
+    """What the backward pass finds of a block of queries: m are its queries and their groups.
+
+    Attributes:
+      queries: [R, K, m, h].
+      shares: f32[R, K, m, N], not yet divided by their sum.
+      share: f32[R, K, m, 1], one divided by it.
+      mixed: [R, K, m, h].
+      score: the scores' linear function of a change of the product.
+    """
+
+    queries: jax.Array
+    shares: jax.Array
+    share: jax.Array
+    mixed: jax.Array
+    score: Callable[[jax.Array], tuple[jax.Array]]
+
+
+def _attend_blocks(heads: Heads, mask: jax.Array, sight: Sight) -> tuple[jax.Array, Any]:
+    keys, values = head_major(heads.keys), head_major(heads.values)
+    rows, length, kv_heads, _ = heads.keys.shape
+    blocks = []
+    for start, end in query_blocks(length):
+        queries = _grouped(heads.queries[:, start:end], kv_heads)
+        product = _product("rkmh,rknh->rkmn", queries, keys[:, :, :end])
+        scores, score = jax.vjp(partial(_scores, sight=sight, width=keys.shape[-1]), product)
+        seen = mask[:, None, None, start:end, :end]
+        by_group = scores.reshape(rows, kv_heads, -1, end - start, end)
+        scores = jnp.where(seen, by_group, MASKED_SCORE).reshape(scores.shape)
+        shares = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+        share = 1.0 / shares.sum(axis=-1, keepdims=True)
+        mixed = _product("rkmn,rknh->rkmh", shares.astype(values.dtype), values[:, :, :end])
+        mixed = (mixed * share).astype(values.dtype)
+        blocks.append(_Block(queries, shares, share, mixed, score))
+    parts = [_ungrouped(block.mixed, heads.queries.shape) for block in blocks]
+    return jnp.concatenate(parts, axis=1), (keys, values, blocks)
+
+
+def _attend_backward(
+    sight: Sight, kept: tuple[jax.Array, jax.Array, list[_Block]], gradient: jax.Array
+) -> tuple[Heads, None]:
+    """Dao et al., FlashAttention (2022), appendix B.2."""
+    keys, values, blocks = kept
+    length = keys.shape[2]
+    of_queries, of_keys, of_values = [], jnp.zeros(()), jnp.zeros(())
+    for (start, end), block in zip(query_blocks(length), blocks, strict=True):
+        of_mixed = _grouped(gradient[:, start:end], keys.shape[1])
+        of_mixed = of_mixed.astype(jnp.float32) * block.share
+        shift = (of_mixed * block.mixed.astype(jnp.float32)).sum(axis=-1, keepdims=True)
+        of_mixed = of_mixed.astype(values.dtype)
+        of_shares = _product("rkmh,rknh->rkmn", of_mixed, values[:, :, :end])
+        (of_scores,) = block.score(block.shares * (of_shares - shift))
+        of_scores, shares = of_scores.astype(keys.dtype), block.shares.astype(values.dtype)
+        found = _product("rkmn,rknh->rkmh", of_scores, keys[:, :, :end])
+        of_queries.append(_ungrouped(found.astype(keys.dtype), gradient.shape))
+        unseen = [(0, 0), (0, 0), (0, length - end), (0, 0)]
+        found = _product("rkmn,rkmh->rknh", of_scores, block.queries)
+        of_keys = of_keys + jnp.pad(found, unseen)
+        found = _product("rkmn,rkmh->rknh", shares, of_mixed)
+        of_values = of_values + jnp.pad(found, unseen)
+    keys_values = (head_major(found).astype(keys.dtype) for found in (of_keys, of_values))
+    return Heads(jnp.concatenate(of_queries, axis=1), *keys_values), None
+
+
+row_attention.defvjp(_attend_blocks, _attend_backward)
+
+
+def _product(product: str, first: jax.Array, second: jax.Array) -> jax.Array:
+    return jnp.einsum(product, first, second, preferred_element_type=jnp.float32)
+
+
+def _scores(product: jax.Array, *, sight: Sight, width: int) -> jax.Array:
+    scale = (sight.score_width or width) ** -0.5
+    return capped(product * scale, sight.score_cap)
+
+
+def _grouped(heads: jax.Array, kv_heads: int) -> jax.Array:
+    """[R, T, H, h] to [R, K, m, h]: all queries of a kv head's group in one line."""
+    rows, length, count, width = heads.shape
+    by_group = heads.reshape(rows, length, kv_heads, count // kv_heads, width)
+    return by_group.transpose(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, width)
+
+
+def _ungrouped(grouped: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Undo `_grouped`, for heads of a shape [R, any, H, h]."""
+    rows, _, count, width = shape
+    kv_heads = grouped.shape[1]
+    by_group = grouped.reshape(rows, kv_heads, count // kv_heads, -1, width)
+    return by_group.transpose(0, 3, 1, 2, 4).reshape(rows, -1, count, width)

@@ -1,13 +1,16 @@
-"""The orders of axes in which the residual stream is multiplied by weights.
+"""How the residual stream is multiplied by weights: orders of axes, and sums of narrow floats.
 
 The learner's parameters lie [inputs, outputs], the sampler's [outputs, inputs]; a layer is
 written once, for both.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import lax
+
+NARROW_PRODUCT = "narrow product"  # the name of those that are rounded after their sum
 
 
 class Form(NamedTuple):
@@ -53,3 +56,41 @@ def kept(x: jax.Array) -> jax.Array:
     """Give the same array; no transposition is moved across it, into a product or out of it."""
     same: jax.Array = lax.optimization_barrier(x)  # type: ignore[no-untyped-call]
     return same
+
+
+@jax.custom_vjp
+def summed_in_float32(x: jax.Array, matrix: jax.Array) -> jax.Array:
+    """Multiply narrow floats by a matrix, forward and backward, with sums in float32.
+
+    XLA's CPU code multiplies narrow operands as they are only where the result is float32; else,
+    and so in the backward pass that JAX writes, it widens them first, and takes twice as long.
+
+    Args:
+      x: [..., d].
+      matrix: [d, f], of the same type.
+
+    Returns:
+      f32[..., f].
+    """
+    return jnp.matmul(x, matrix, preferred_element_type=jnp.float32)
+
+
+def _forward(x: Any, matrix: Any) -> tuple[jax.Array, Any]:
+    # A frozen matrix needs no gradient, and so no `x` of every layer waits for one.
+    kept_x = x.value if matrix.perturbed else None
+    return summed_in_float32(x.value, matrix.value), (kept_x, matrix.value)
+
+
+def _backward(operands: Any, gradient: Any) -> tuple[jax.Array, jax.Array | None]:
+    x, matrix = operands
+    narrow = gradient.astype(matrix.dtype)
+    of_x = summed_in_float32(narrow, matrix.T).astype(matrix.dtype)
+    if x is None:
+        return of_x, None
+    # Over all axes at once: over one, XLA's CPU code widens the operands here, too.
+    axes = tuple(range(x.ndim - 1))
+    of_matrix = jnp.tensordot(x, narrow, (axes, axes), preferred_element_type=jnp.float32)
+    return of_x, of_matrix.astype(matrix.dtype)
+
+
+summed_in_float32.defvjp(_forward, _backward, symbolic_zeros=True)

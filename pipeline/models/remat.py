@@ -5,12 +5,19 @@ from typing import Any, Literal
 
 import jax
 
+from .products import NARROW_PRODUCT
+
 Remat = Literal["none", "matrices", "dots", "layer"]
 
+_POLICIES = jax.checkpoint_policies
+_NARROW = _POLICIES.save_only_these_names(NARROW_PRODUCT)
+
 _KEEP: dict[Remat, Callable[..., Any]] = {
-    "matrices": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-    "dots": jax.checkpoint_policies.dots_saveable,
-    "layer": jax.checkpoint_policies.nothing_saveable,
+    "matrices": _POLICIES.save_from_both_policies(
+        _POLICIES.dots_with_no_batch_dims_saveable, _NARROW
+    ),
+    "dots": _POLICIES.save_from_both_policies(_POLICIES.dots_saveable, _NARROW),
+    "layer": _POLICIES.nothing_saveable,
 }
 
 

@@ -74,21 +74,30 @@ def test_what_is_stored_in_fewer_bits_is_left_and_the_stream_is_narrow():
 
 @pytest.mark.slow
 def test_a_step_moves_float32_parameters_by_a_gradient_close_to_the_exact_one():
-    params, batch = init(CONFIG, VOCAB, jax.random.key(0)), toy_batch()
-    moves, optimizer = {}, optax.sgd(1.0, momentum=0.9)
-    for compute_type in ("float32", "bfloat16"):
-        step = partial(
-            train_step,
-            forward=computed_in(FORWARD, compute_type),
-            loss=sft_loss,
-            optimizer=optimizer,
+    batch, optimizer = toy_batch(), optax.sgd(1.0, momentum=0.9)
+    steps = [
+        quick_jit(
+            partial(
+                train_step,
+                forward=computed_in(FORWARD, compute_type),
+                loss=sft_loss,
+                optimizer=optimizer,
+            )
         )
-        state, metrics = quick_jit(step)(init_state(params, optimizer), batch)
+        for compute_type in ("float32", "bfloat16")
+    ]
+
+    def moved(step, params):
+        state, metrics = step(init_state(params, optimizer), batch)
         assert types_of(state.params) == types_of(state.opt_state) == {"float32"}
         assert metrics["moved_share"] > 0.9
-        moves[compute_type] = jax.tree.map(lambda a, b: a - b, params, state.params)
-    exact, narrow = (
-        np.concatenate([np.ravel(x) for x in jax.tree.leaves(m)]) for m in moves.values()
-    )
-    error = np.linalg.norm(exact - narrow) / np.linalg.norm(exact)
-    assert 1e-5 < error < 0.03
+        moves = jax.tree.map(lambda a, b: a - b, params, state.params)
+        return np.concatenate([np.ravel(x) for x in jax.tree.leaves(moves)])
+
+    errors = []
+    for seed in range(10):
+        params = init(CONFIG, VOCAB, jax.random.key(seed))
+        exact, narrow = (moved(step, params) for step in steps)
+        errors.append(np.linalg.norm(exact - narrow) / np.linalg.norm(exact))
+    # One model's error is 0.011 to 0.033, the larger the smaller its gradient.
+    assert 1e-5 < np.mean(errors) < 0.02

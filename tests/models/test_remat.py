@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headrace.pipeline.learner.precision import computed_in
 from headrace.pipeline.models import decoder
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.decoder import forward
@@ -40,8 +41,8 @@ def test_layers_in_a_loop_and_as_straight_code_have_the_same_gradients(monkeypat
     straight = gradient_program("none")
     monkeypatch.setattr(decoder, "UNROLLED_LAYERS", 0)
     looped = gradient_program("none")
-    assert "while" in looped.as_text()
-    assert "while" not in straight.as_text()
+    loops = [program.as_text().count(" while(") for program in (straight, looped)]
+    assert loops[0] < loops[1]
     for found, expected in zip(
         jax.tree.leaves(straight(params, tokens)),
         jax.tree.leaves(looped(params, tokens)),
@@ -65,3 +66,23 @@ def test_each_policy_keeps_less_than_the_one_before_and_changes_no_gradient():
             jax.tree.leaves(gradients[remat]), jax.tree.leaves(gradients["none"]), strict=True
         ):
             np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def bytes_kept(remat, compute_type):
+    """Count what waits for the backward pass, of all layers together."""
+    run = computed_in(partial(forward, config=CONFIG, remat=remat), compute_type)
+
+    def backward(params, tokens):
+        rows = tokens, tokens, jnp.ones_like(tokens)
+        return jax.vjp(lambda params: run(params, *rows)[0], params)[1]
+
+    params = jax.eval_shape(partial(init, CONFIG, VOCAB), jax.random.key(0))
+    tokens = jax.ShapeDtypeStruct((ROWS, 47), jnp.int32)  # divides no size of a parameter
+    kept = jax.tree.leaves(jax.eval_shape(backward, params, tokens))
+    of_tokens = [leaf for leaf in kept if leaf.size % (CONFIG.num_layers * tokens.size) == 0]
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in of_tokens)
+
+
+@pytest.mark.parametrize("remat", ["matrices", "layer"])
+def test_half_as_much_of_the_stream_is_kept_in_bfloat16(remat):
+    assert 0 < 2 * bytes_kept(remat, "bfloat16") == bytes_kept(remat, "float32")
