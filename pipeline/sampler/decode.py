@@ -86,6 +86,7 @@ def decode(
       top_logprobs: most likely tokens returned per sampled one, static.
       path: how the cache is read and written, static.
     """
+    assert inputs.update is not None, "the engine fills it in"
     updated = apply_update(state.rows, inputs.update)
     # From here on "active" means "active and served"; the others wake up at the end.
     asleep = updated.active & ~inputs.served

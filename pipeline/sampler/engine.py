@@ -25,6 +25,7 @@ from .layout import num_shards
 from .occupant import Ticket
 from .programs import Programs, compile_programs
 from .relocate import relocate
+from .rows import RowUpdate
 from .scheduler import Finished, Scheduler
 from .state import SamplerState, Views
 from .stops import DecodeText
@@ -68,11 +69,13 @@ class _Loaded:
     """What exists from the first publish on; `state` is replaced by every dispatch.
 
     Attributes:
+      no_update: on the device, so that a dispatch in which no row changes sends none.
       views: of the window of the last decode dispatch; None before the first.
     """
 
     programs: Programs
     state: SamplerState
+    no_update: RowUpdate
     window: int = 0
     views: Views | None = None
 
@@ -159,7 +162,7 @@ class Engine:
             )
         if self._loaded is None:
             programs = self.compile()
-            self._loaded = _Loaded(programs, programs.initial_state())
+            self._loaded = _Loaded(programs, programs.initial_state(), programs.no_update())
         self._read()
         self._weights[version] = self._loaded.programs.place(params)
         self._scheduler.publish(version)
@@ -235,9 +238,10 @@ class Engine:
         # bits are the same in every window that holds it, whoever of its neighbours chose it.
         program = loaded.programs.decode[dispatch.window]
         views, weights = loaded.views_of(dispatch.window), self._weights[version]
-        loaded.state, loaded.views, decoded = program(
-            weights, loaded.state, views, dispatch.inputs
-        )
+        inputs = dispatch.inputs
+        if inputs.update is None:
+            inputs = inputs._replace(update=loaded.no_update)
+        loaded.state, loaded.views, decoded = program(weights, loaded.state, views, inputs)
         self._unread.append((dispatch, decoded))
         self._dispatches += 1
 

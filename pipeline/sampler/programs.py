@@ -26,7 +26,15 @@ from .config import SamplerConfig
 from .decode import Decoded, decode
 from .layout import Layout, leading, make_layout
 from .prefill import prefill
-from .rows import NOBODY, DecodeInput, PrefillChunk, idle_chunk, idle_decode
+from .rows import (
+    NOBODY,
+    DecodeInput,
+    PrefillChunk,
+    RowUpdate,
+    idle_chunk,
+    idle_decode,
+    no_update,
+)
 from .state import SamplerState, Views, initial_state
 from .transfer import PageData, duplicate, extract, extract_experts, insert
 
@@ -41,6 +49,7 @@ class Programs:
     Attributes:
       shards: parts of the state along the data axis of the mesh.
       initial_state: makes a state in which every row is idle.
+      no_update: makes an update that changes nothing, to stay where dispatches read it.
       place: puts parameters where the programs want them; refuses others (`check_weights`).
       prefill: by window.
       views: by window, makes views that are nobody's.
@@ -54,6 +63,7 @@ class Programs:
 
     shards: int
     initial_state: Callable[[], SamplerState]
+    no_update: Callable[[], RowUpdate]
     place: Callable[[Params], Params]
     prefill: Mapping[int, Callable[[Params, SamplerState, PrefillChunk], SamplerState]]
     views: Mapping[int, Callable[[], Views]]
@@ -99,6 +109,7 @@ def compile_programs(
     return Programs(
         shards=sizes.layout.shards,
         initial_state=compiled["initial_state"],
+        no_update=compiled["no_update"],
         place=partial(_place, params, shardings),
         prefill={window: compiled[f"prefill {window}"] for window in config.windows},
         views={window: compiled[f"views {window}"] for window in config.windows},
@@ -131,6 +142,7 @@ def _lower_moves(sizes: _Sizes) -> Lowered:
     read = layout.jit(extract, inputs=(axes, numbers), outputs=contents)
     lowered = {
         "initial_state": jax.jit(_maker(sizes), out_shardings=layout.shardings(axes)).lower(),
+        "no_update": _lower_no_update(sizes),
         "duplicate": put(duplicate, inputs=(axes, numbers, numbers)).lower(state, rows, rows),
         "extract": read.lower(state, pages),
         "insert": put(insert, inputs=(axes, numbers, contents)).lower(state, pages, data),
@@ -139,6 +151,12 @@ def _lower_moves(sizes: _Sizes) -> Lowered:
         read = layout.jit(extract_experts, inputs=(axes, numbers), outputs=contents.experts)
         lowered["experts"] = read.lower(state, pages)
     return lowered
+
+
+def _lower_no_update(sizes: _Sizes) -> jax.stages.Lowered:
+    update = no_update(sizes.config, sizes.model.vocab_size)
+    make = partial(jax.tree.map, jnp.asarray, update)
+    return jax.jit(make, out_shardings=sizes.layout.shardings(leading(update, "rows"))).lower()
 
 
 def _lower_window(sizes: _Sizes, window: int) -> Lowered:

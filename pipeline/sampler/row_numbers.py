@@ -16,7 +16,6 @@ class RowNumbers:
 
     def __init__(self, config: SamplerConfig, vocab_size: int):
         self._update = no_update(config, vocab_size)
-        self._nothing = no_update(config, vocab_size)  # never written
 
     def start(self, occupant: Occupant) -> None:
         """Let the request's row decode, from its last token on."""
@@ -44,11 +43,11 @@ class RowNumbers:
         self._update.rows.active[row] = False
         self._update.changed[row] = True
 
-    def take(self) -> RowUpdate:
-        """Hand over what changed since the last call."""
+    def take(self) -> RowUpdate | None:
+        """Hand over what changed since the last call; None for nothing."""
         update = self._update
         if not update.changed.any():
-            return self._nothing
+            return None
         self._update = RowUpdate(np.zeros_like(update.changed), update.rows)
         # The dispatch may read its arrays later than it is made; ours go on being written.
         return RowUpdate(update.changed, copied(update.rows))

@@ -54,13 +54,14 @@ class DecodeInput(NamedTuple):
     """What one decode dispatch is given beside weights and state.
 
     Attributes:
-      update: the rows that changed since the last dispatch, of whatever version.
+      update: the rows that changed since the last dispatch, of whatever version. None for no
+        row, as long as the engine hasn't put the one there that is on the device already.
       served: bool[S], the rows that sample; idle ones may be among them.
       tenures: i32[S], another number each time that a row starts; `NOBODY` for idle ones.
       tables: i32[S, n], the pages of each served row's window.
     """
 
-    update: RowUpdate
+    update: RowUpdate | None
     served: Any
     tenures: Any
     tables: Any

@@ -19,7 +19,14 @@ from headrace.pipeline.sampler.decode import Decoded
 from headrace.pipeline.sampler.logits import Draw
 from headrace.pipeline.sampler.pages import BIN
 from headrace.pipeline.sampler.programs import Programs
-from headrace.pipeline.sampler.rows import NOBODY, DecodeInput, PrefillChunk, Rows, idle_rows
+from headrace.pipeline.sampler.rows import (
+    NOBODY,
+    DecodeInput,
+    PrefillChunk,
+    Rows,
+    idle_rows,
+    no_update,
+)
 from headrace.pipeline.sampler.transfer import PageData
 from headrace.pipeline.types import Float32s, Int32s, SampleRequest
 
@@ -104,6 +111,7 @@ class CellDevice:
         return Programs(
             shards=self.shards,
             initial_state=lambda: self.state,
+            no_update=lambda: no_update(self.config, VOCAB),
             place=int,
             prefill=dict.fromkeys(windows, self.prefill),
             views={window: partial(self.views, window) for window in windows},
@@ -174,6 +182,7 @@ class CellDevice:
         return state
 
     def _update(self, inputs: DecodeInput) -> None:
+        assert inputs.update is not None
         for mine, new in zip(self.state.rows[:-1], inputs.update.rows[:-1], strict=True):
             mine[inputs.update.changed] = new[inputs.update.changed]
 

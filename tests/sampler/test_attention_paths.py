@@ -400,6 +400,7 @@ def uneven_input(shards: int) -> DecodeInput:
     """The first rows, a shard of their own where there are two, end long before the others."""
     rng = np.random.default_rng(0)
     inputs = idle_decode(SIZES, EVEN, SIZES.windows[-1])
+    assert inputs.update is not None
     inputs.served[:] = inputs.update.changed[:] = True
     inputs.tenures[:] = 1
     rows = inputs.update.rows
