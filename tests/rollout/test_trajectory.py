@@ -104,6 +104,7 @@ def arrays(**changes):
         ({"tokens": np.array([1, 2], np.int32)}, "differ in length"),
         ({"experts": np.zeros((2, 1, 1), np.int16)}, "differ in length"),
         ({"policy_versions": np.array([0, 0, 1], np.int32)}, "not sampled has a policy version"),
+        ({"policy_versions": np.array([-7, 0, 1], np.int32)}, "not sampled has a policy version"),
         ({"policy_versions": np.array([-1, 1, 0], np.int32)}, "non-decreasing"),
         ({"policy_versions": np.array([-1, -1, 0], np.int32)}, ">= 0"),
         ({"rollout_logprobs": floats(-1, -1, -1)}, "not sampled has a logprob"),
@@ -125,5 +126,6 @@ def test_a_trajectory_whose_arrays_disagree_is_refused(changes, message):
     Trajectory(**arrays())
     Trajectory(**arrays(turns=()))
     Trajectory(**arrays(rollout_logprobs=floats(0, 1e-7, -1)))
+    Trajectory(**arrays(rollout_logprobs=floats(-0.0, -1, -1)))
     with pytest.raises(ValueError, match=message):
         Trajectory(**arrays(**changes))
