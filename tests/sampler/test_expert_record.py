@@ -196,5 +196,6 @@ def test_on_a_mesh_the_record_is_that_of_one_device() -> None:
 
 
 def test_experts_are_not_recorded_of_a_model_that_has_none() -> None:
+    model = decoder_model(MODEL, VOCAB)
     with pytest.raises(ConfigError, match="record_experts must be false for a model without"):
-        jax.eval_shape(partial(initial_state, RECORDING, decoder_model(MODEL, VOCAB)))
+        jax.eval_shape(partial(initial_state, RECORDING, model, platform="cpu"))
