@@ -134,7 +134,7 @@ def _learner_product(
 
 def _product_of_tokens(x: jax.Array, matrix: jax.Array, dtype: DTypeLike) -> jax.Array:
     """Multiply [R, T, d] by [d, f]: [R, T, f]."""
-    if x.dtype != jnp.float32:
+    if jnp.finfo(x.dtype).bits < 32:
         narrow = summed_in_float32(x, matrix).astype(dtype)
         # For `remat`, which else would keep the sum, twice as large.
         named: jax.Array = checkpoint_name(narrow, NARROW_PRODUCT)  # type: ignore[no-untyped-call]
