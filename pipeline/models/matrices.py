@@ -134,7 +134,7 @@ def _learner_product(
 
 def _product_of_tokens(x: jax.Array, matrix: jax.Array, dtype: DTypeLike) -> jax.Array:
     """Multiply [R, T, d] by [d, f]: [R, T, f]."""
-    if jnp.finfo(x.dtype).bits < 32:
+    if x.dtype.itemsize < 4:
         narrow = summed_in_float32(x, matrix).astype(dtype)
         # For `remat`, which else would keep the sum, twice as large.
         named: jax.Array = checkpoint_name(narrow, NARROW_PRODUCT)  # type: ignore[no-untyped-call]
