@@ -35,7 +35,7 @@ from .policy.start import Start, load_start
 from .policy.teacher import load_teacher
 from .prompts import TaskStream, check_tasks, load_tasks
 from .rollout.episode import Rollout
-from .sampler.layout import check_windows
+from .sampler.layout import check_bits
 from .sampler.service import NativeSampler
 from .text.renderer import Renderer
 from .types import TrainBatch, TrajectoryGroup
@@ -85,7 +85,7 @@ def assemble(recipe: Recipe) -> Parts:
     _check_scripts(recipe, spec, train_tasks, renderer)
     decoder = decoder_model(policy.config, policy.vocab_size, remat=recipe.policy.remat)
     model = adapted_model(decoder, recipe.lora) if recipe.lora.on else decoder
-    check_windows(recipe.sampler, model)
+    check_bits(recipe.sampler, model)
     sampler = NativeSampler(
         recipe.sampler,
         model,

@@ -3,7 +3,8 @@
 XLA's code for exp, log or tanh may give an element of an array another last bit than the same
 value at another place. Where that happens in the sampler, a row's bits depend on its place, and
 law 7 doesn't hold: so with JAX 0.12 on a processor with AVX-512. With instructions up to AVX2
-that wasn't seen any more, with JAX 0.10 neither with nor without them in the sampler's programs.
+that wasn't seen any more. With JAX 0.10 the flag changes nothing: there it happens to rows beyond
+whole vectors, which `sampler.layout.check_bits` refuses, and was seen nowhere else.
 """
 
 _FLAG = "--xla_cpu_max_isa"

@@ -75,10 +75,13 @@ class Layout:
 
 # XLA's CPU products choose another order of sums from so many scores on.
 SCORES = 4096
+# Rows in a vector of XLA's CPU code. What is left over beyond whole ones it computes otherwise:
+# with JAX 0.10 the logarithms of rows 8 to 12 of 13 had other last bits than those of rows 0 to 7.
+LANES = 8
 
 
 def fewest_rows(model: Model) -> int:
-    """So many rows, on one device, pass `check_windows` whatever the context.
+    """So many rows, on one device, pass `check_bits` whatever the context.
 
     Example:
       >>> from headrace.pipeline.models.config import ModelConfig
@@ -87,18 +90,25 @@ def fewest_rows(model: Model) -> int:
       4
     """
     heads = 1 if model.cached is None else model.cached.shape.num_heads
-    return -(-SCORES // (SMALLEST_WINDOW * heads))
+    return _whole_vectors(-(-SCORES // (SMALLEST_WINDOW * heads)))
 
 
-def check_windows(
-    config: SamplerConfig, model: Model, *, shards: int = 1, tensor: int = 1
-) -> None:
-    """Refuse sizes with which the window, which neighbours choose, would change a row's last bit.
+def check_bits(config: SamplerConfig, model: Model, *, shards: int = 1, tensor: int = 1) -> None:
+    """Refuse sizes with which a request's last bits would depend on its row or its neighbours.
 
     Raises:
-      ConfigError: where some compiled windows have fewer than `SCORES` attention scores for all
-        rows, or all lanes, of a shard, and others have not. A model without a cache passes.
+      ConfigError: where a shard has more than `LANES` rows and not a multiple of them, or where
+        some compiled windows have fewer than `SCORES` attention scores for all rows, or all
+        lanes, of a shard, and others have not.
     """
+    rows = config.rows // shards
+    check(
+        rows == _whole_vectors(rows),
+        "sampler.rows",
+        config.rows,
+        f"at most {shards * LANES} or a multiple of that",
+        hint=f"such as {shards * _whole_vectors(rows)}: else the last rows' bits may differ",
+    )
     if model.cached is None:
         return
     heads = model.cached.shape.num_heads // tensor
@@ -115,6 +125,11 @@ def check_windows(
         check(len(config.windows) == 1 or alike, name, count, condition, hint=hint)
 
 
+def _whole_vectors(rows: int) -> int:
+    """Round up to whole vectors, if there is more than a part of one."""
+    return rows if rows <= LANES else -(-rows // LANES) * LANES
+
+
 def make_layout(config: SamplerConfig, model: Model, mesh: Mesh | None) -> Layout:
     """Lay the sampler out on a mesh with axes "fsdp" and "tensor".
 
@@ -124,7 +139,7 @@ def make_layout(config: SamplerConfig, model: Model, mesh: Mesh | None) -> Layou
       ConfigError: for other sizes that the mesh can't cut evenly.
     """
     if mesh is None:
-        check_windows(config, model)
+        check_bits(config, model)
         return Layout()
     sizes = {
         "sampler.rows": (config.rows, FSDP),
@@ -134,7 +149,7 @@ def make_layout(config: SamplerConfig, model: Model, mesh: Mesh | None) -> Layou
         parts = mesh.shape[axis]
         fits = f"a multiple of {parts}, the devices along the mesh's axis {axis!r}"
         check(size % parts == 0, name, size, fits)
-    check_windows(config, model, shards=mesh.shape[FSDP], tensor=mesh.shape[TENSOR])
+    check_bits(config, model, shards=mesh.shape[FSDP], tensor=mesh.shape[TENSOR])
     parts, least = mesh.shape[FSDP], config.fewest_pages
     hint = f"each of {parts} parts of the mesh has its own; 0 takes enough"
     check(

@@ -20,7 +20,7 @@ from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.models.parameters import init
 from headrace.pipeline.policy import Policy
-from headrace.pipeline.sampler.layout import check_windows
+from headrace.pipeline.sampler.layout import check_bits
 from headrace.pipeline.text.renderer import CharacterRenderer, TextConfig
 
 TEXT = TextConfig("abc")
@@ -32,7 +32,7 @@ MODEL = ModelConfig(num_layers=1, width=8, num_heads=1, num_kv_heads=1, head_wid
 def test_every_size_is_allowed(heads, context, stop_ids):
     model = decoder_model(ModelConfig(num_heads=heads, num_kv_heads=1), vocab_size=9)
     sizes = sampler_sizes(ChatConfig(context_tokens=context), model, stop_ids=stop_ids)
-    check_windows(sizes, model)
+    check_bits(sizes, model)
     assert sizes.max_stop_ids >= stop_ids
 
 

@@ -118,12 +118,18 @@ def native_programs() -> Programs:
     return compile_programs(CONFIG, decoder_model(MODEL, VOCAB))
 
 
-def run_native(body: Body, programs: Programs | None = None) -> None:
-    """Run `body` with a native sampler that serves, with other programs if some are given."""
+def run_native(
+    body: Body, programs: Programs | None = None, config: SamplerConfig = CONFIG
+) -> None:
+    """Run `body` with a native sampler that serves, with other programs if some are given.
+
+    Args:
+      config: that of the programs.
+    """
 
     async def main() -> None:
         model = decoder_model(MODEL, VOCAB)
-        sampler = NativeSampler(CONFIG, model, programs=programs or native_programs())
+        sampler = NativeSampler(config, model, programs=programs or native_programs())
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 await nursery.start(sampler.serve)

@@ -11,7 +11,7 @@ from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.sampler.config import SamplerConfig
-from headrace.pipeline.sampler.layout import check_windows, make_layout
+from headrace.pipeline.sampler.layout import check_bits, make_layout
 from headrace.sharding.mesh import FSDP, TENSOR
 from tests.sampler.helpers import MODEL, VOCAB
 
@@ -66,7 +66,24 @@ def test_windows_that_would_sum_in_another_order_are_refused(
     config = SamplerConfig(**{"context_tokens": 256, "prefill_lanes": 8} | changes)
     model = decoder_model(ModelConfig(num_heads=heads, num_kv_heads=1), VOCAB)
     if fits:
-        check_windows(config, model)
+        check_bits(config, model)
         return
     with pytest.raises(ConfigError, match="where a context of 256 has several windows"):
-        check_windows(config, model)
+        check_bits(config, model)
+
+
+@pytest.mark.parametrize(
+    ("rows", "shards", "instead"),
+    [(5, 1, None), (8, 1, None), (13, 1, 16), (24, 1, None), (24, 2, 32), (16, 2, None)],
+)
+def test_rows_beyond_whole_vectors_are_refused(
+    rows: int, shards: int, instead: int | None
+) -> None:
+    config = SamplerConfig(rows=rows, prefill_lanes=8)
+    model = decoder_model(MODEL, VOCAB)
+    if instead is None:
+        check_bits(config, model, shards=shards)
+        return
+    message = rf"at most {8 * shards} or a multiple of that, got {rows}; such as {instead}"
+    with pytest.raises(ConfigError, match=message):
+        check_bits(config, model, shards=shards)
