@@ -40,7 +40,7 @@ def forward(
       tokens: i32[R, T].
       positions: i32[R, T], counted from 0 within each segment.
       segment_ids: i32[R, T]; tokens see earlier ones of their own segment; 0 is padding,
-        which nothing else sees and whose outputs are finite.
+        which nothing else sees and whose outputs are finite, whatever its embedding.
       remat: what the backward pass computes again; see `remat.rematerialised`.
       experts: int[R, T, L, k], for a mixture of experts: which ones the sampler took, and
         `NOT_RECORDED` for a token where the router shall choose; None lets it for all.
@@ -69,7 +69,8 @@ def forward(
     unroll = config.num_layers if straight else 1
     # The stream has the type of the norms: frozen embeddings may be narrower.
     embedded = params["embedding"][tokens].astype(params["final_norm"].dtype)
-    embedded = _scaled(embedded, config)
+    # Padding is zeros: a NaN in its embedding would reach the sums over keys, as 0 times NaN.
+    embedded = jnp.where((segment_ids != 0)[:, :, None], _scaled(embedded, config), 0)
     by_layer = None if experts is None else jnp.moveaxis(experts, 2, 0)
     layers = (params["layers"], jnp.array(windowed) if differ else None, by_layer)
     x, _ = lax.scan(rematerialised(one_layer, remat), embedded, layers, unroll=unroll)

@@ -61,7 +61,7 @@ def row_attention(heads: Heads, mask: jax.Array, sight: Sight) -> jax.Array:
       sight: its window is in the mask.
 
     Returns:
-      [R, T, H, h].
+      [R, T, H, h]; 0, and no gradient, for a query that sees nothing.
     """
     return _attend_blocks(heads, mask, sight)[0]
 
@@ -72,7 +72,7 @@ class _Block(NamedTuple):
     Attributes:
       queries: [R, K, m, h].
       shares: f32[R, K, m, N], not yet divided by their sum.
-      share: f32[R, K, m, 1], one divided by it.
+      share: f32[R, K, m, 1], one divided by it; 0 for a query that sees nothing.
       mixed: [R, K, m, h].
       score: the scores' linear function of a change of the product.
     """
@@ -95,8 +95,9 @@ def _attend_blocks(heads: Heads, mask: jax.Array, sight: Sight) -> tuple[jax.Arr
         seen = mask[:, None, None, start:end, :end]
         by_group = scores.reshape(rows, kv_heads, -1, end - start, end)
         scores = jnp.where(seen, by_group, MASKED_SCORE).reshape(scores.shape)
-        shares = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
-        share = 1.0 / shares.sum(axis=-1, keepdims=True)
+        highest = scores.max(axis=-1, keepdims=True)
+        shares = jnp.exp(scores - highest)
+        share = jnp.where(highest > MASKED_SCORE, 1.0 / shares.sum(axis=-1, keepdims=True), 0.0)
         mixed = _product("rkmn,rknh->rkmh", shares.astype(values.dtype), values[:, :, :end])
         mixed = (mixed * share).astype(values.dtype)
         blocks.append(_Block(queries, shares, share, mixed, score))
