@@ -64,7 +64,8 @@ def multiply(
         return _learner_product(product, x, matrix, dtype)
     assert not isinstance(matrix, Nf4), "the sampler stores no such matrix"
     # Summed in float32 also where the result is narrower: XLA's CPU code widens the operands of a
-    # product with a bfloat16 result, all weights among them, and takes twice as long.
+    # product with a bfloat16 result, all weights among them, and takes twice as long. It takes
+    # narrow matrices only as they lie here, outputs first: "df,drt->frt" fails when it runs.
     operands = unscaled(matrix, x), x
     wide = jnp.einsum(product, *operands, preferred_element_type=jnp.float32)
     return scaled(wide, matrix).astype(dtype or x.dtype)
