@@ -24,17 +24,21 @@ async def sample_many(sample: Sample, request: SampleRequest, n: int) -> list[Co
     if n < 1:
         raise ValueError(f"n must be >= 1, got {n}")
     completions: dict[int, Completion] = {}
+    refused: list[ValueError] = []
 
     async def one(index: int) -> None:
         key = member_key(request.key, index)
-        completions[index] = await sample(replace(request, key=key))
+        try:
+            completions[index] = await sample(replace(request, key=key))
+        except ValueError as error:
+            refused.append(error)
+            nursery.cancel_scope.cancel()
 
-    try:
-        async with trio.open_nursery() as nursery:
-            for index in range(n):
-                nursery.start_soon(one, index)
-    except* ValueError as errors:
-        raise errors.exceptions[0] from None
+    async with trio.open_nursery() as nursery:
+        for index in range(n):
+            nursery.start_soon(one, index)
+    if refused:
+        raise refused[0]
     return [completions[index] for index in range(n)]
 
 
