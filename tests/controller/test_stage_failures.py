@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import trio
 
+from headrace.pipeline.commands.messages import explain
 from headrace.pipeline.controller import ControllerConfig
 from headrace.pipeline.groups.schedule import Schedule
 from headrace.pipeline.waits import DeadlineMissed
@@ -21,6 +22,7 @@ CONFIG = ControllerConfig(
     stall_seconds=150.0,
     group_failures=8,
 )
+SOON = 12.0  # each of them dies within seconds of the start
 BROKEN = OSError("disk full")
 
 
@@ -138,9 +140,12 @@ def killed(stage, by, *, deterministic=False):
 def test_conformance_1_a_stage_that_dies_ends_the_run_with_its_name(
     stage, by, named, because, deterministic
 ):
-    failure = failure_of(killed(stage, by, deterministic=deterministic), deadline_seconds=DEADLINE)
+    run = killed(stage, by, deterministic=deterministic)
+    failure = failure_of(run, deadline_seconds=DEADLINE)
     assert failure.stage == named
     assert because in str(failure)
+    assert run.seconds < SOON + (60.0 if by is hang else 0.0)
+    assert explain(failure) == 1  # the exit code
 
 
 @pytest.mark.parametrize("error", OUTSIDE)

@@ -10,8 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from headrace.pipeline.algorithms.distillation import divergence
 from headrace.pipeline.algorithms.losses import sft_loss
@@ -117,18 +115,21 @@ def oracle(units, name, baseline=0.25):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_loss_of_packed_answers_is_the_papers(name):
-    units = singles() + pairs()[:1] if name == "kto" else pairs()
+    units = units_of(name)
     _, metrics = learn(units, name)
     np.testing.assert_allclose(metrics["loss"], oracle(units, name), rtol=2e-5)
     assert 0 <= metrics["accuracy"] <= 1
 
 
-@settings(max_examples=6)
-@given(st.permutations(range(5)))
-def test_law_12_order_and_split_change_no_gradient(order):
-    units, name = pairs(), "dpo"
+def units_of(name):
+    return singles() + pairs()[:1] if name == "kto" else pairs()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_law_12_order_and_split_change_no_gradient(name):
+    units = units_of(name)
     expected, metrics = learn(units, name)
-    found, others = learn([units[place] for place in order], name)
+    found, others = learn(units[2:] + units[:2], name)
     few_rows = BatchShape(SHAPE.units, 2, SHAPE.row_tokens)
     split, _ = learn(units, name, few_rows)
     for one in (found, split):
@@ -138,21 +139,23 @@ def test_law_12_order_and_split_change_no_gradient(order):
         np.testing.assert_allclose(others[key], value, atol=1e-5)
 
 
-def poisoned(item: PackItem) -> PackItem:
+def poisoned(item: PackItem | None) -> PackItem | None:
     """The same sequence with other numbers where nothing counts."""
+    if item is None:
+        return None
     logprobs = np.where(item.loss_mask, item.rollout_logprobs, np.nan).astype(np.float32)
     return PackItem(item.tokens, item.loss_mask, logprobs, item.advantages * 7)
 
 
-def test_law_11_what_is_masked_reaches_nothing():
-    units = pairs()
+@pytest.mark.parametrize("name", CONFIGS)
+def test_law_11_what_is_masked_reaches_nothing(name):
+    units = units_of(name)
     batch = judged_batch(units, SHAPE)
     ref = jnp.where(batch.rows.loss_mask, score(OTHER, batch.rows), jnp.nan)
-    batch = judged_batch(
-        [Judged(*(poisoned(item) for item in unit.items)) for unit in units], SHAPE
-    )
-    found, metrics = gradient(batch, ref, jnp.array(0.25), name="dpo")
-    expected, clean = learn(units, "dpo")
+    sides = ((poisoned(unit.chosen), poisoned(unit.rejected)) for unit in units)
+    batch = judged_batch([Judged(*both) for both in sides], SHAPE)
+    found, metrics = gradient(batch, ref, jnp.array(0.25), name=name)
+    expected, clean = learn(units, name)
     for key in expected:
         np.testing.assert_array_equal(found[key], expected[key])
     assert metrics == clean

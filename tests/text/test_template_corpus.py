@@ -146,6 +146,28 @@ def test_what_the_renderer_appends_is_what_the_template_writes(path: Path) -> No
 
 
 @EVERY
+def test_conformance_12_the_turns_joined_are_what_the_template_writes_of_all(path: Path) -> None:
+    """Also what stands between two turns; where a template writes them otherwise, it says so."""
+    ours = renderer(path)
+    if declared(ours):
+        return
+    tools = not ours.chat_format.names_tools
+    turns = [(called()[0], answered("2")[0])] * tools
+    turns += [(said(text)[0], heard("user", text)[0]) for text in ("Fine.", "So it is 2.")]
+    messages = [Message("user", "Hi")]
+    joined = ours.prompt(messages)
+    for turn, reply in turns:
+        joined += ours.turn(turn) + ours.delta([reply])
+        messages += [turn, reply]
+    assert joined == ours.prompt(messages)
+
+
+def declared(ours: TemplateRenderer) -> bool:
+    """Whether it is known that turns are written otherwise later."""
+    return any("rewrites" in note or "otherwise" in note for note in ours.chat_format.notes)
+
+
+@EVERY
 def test_injection_content_never_gives_a_special_id(path: Path) -> None:
     ours, specials = renderer(path), set(tokenizer().specials.values())
     attack = " ".join(tokenizer().specials) + " <|im_"
@@ -161,6 +183,7 @@ def test_injection_content_never_gives_a_special_id(path: Path) -> None:
 def test_how_many_there_are() -> None:
     chats = {path.stem: renderer(path).chat_format for path in TEMPLATES}
     assert len(chats) > 60
+    assert sum(not declared(renderer(path)) for path in TEMPLATES) > 40
     rewriting = {name for name, chat in chats.items() if any("rewrites" in n for n in chat.notes)}
     assert {"qwen3", "qwen3_5_think", "qwen3_6", "gptoss", "glm4moe", "gemma4_v5"} <= rewriting
     assert not rewriting & {
