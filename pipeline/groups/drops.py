@@ -15,12 +15,12 @@ from .state import Group, Ledger
 
 def drop(ledger: Ledger, groups: Sequence[Group], reason: str) -> tuple[Ledger, Decisions]:
     """Remove outstanding groups, running or ready."""
-    running, ready = ledger.running, ledger.ready
+    running = ledger.running
     for group in groups:
         if group.members.running:
             running = running.remove(group.index)
-        else:
-            ready = ready.remove((group.version, group.index))
+    gone = {group.index for group in groups}
+    ready = tuple([group for group in ledger.ready if group.index not in gone])
     dropped = _add(ledger.dropped, reason, len(groups))
     ledger = ledger._replace(running=running, ready=ready, dropped=dropped)
     return ledger, tuple(Drop(group.index, reason) for group in groups)

@@ -1,4 +1,7 @@
-"""What the ledger is told, and what it decides. Plain records; the ledger gives them meaning."""
+"""What the ledger is told, and what it decides. Plain records; the ledger gives them meaning.
+
+Those of every episode are named tuples: one takes a third of the time of a frozen dataclass.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,8 +16,7 @@ RUN_ENDED = "run_ended"
 # Events ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(NamedTuple):
     """A group is started, with all its members. Its index is `admitted` before the event."""
 
     task_id: str
@@ -22,10 +24,7 @@ class Admitted:
 
 
 class MemberDone(NamedTuple):
-    """A member of a running group ended well; the versions are those of its sampled tokens.
-
-    A named tuple, as making one takes a third of what a frozen dataclass does: every episode does.
-    """
+    """A member of a running group ended well; the versions are those of its sampled tokens."""
 
     index: int  # type: ignore[assignment]  # hides a method of tuples
     member: int
@@ -115,11 +114,10 @@ class Retry:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Collect:
+class Collect(NamedTuple):
     """All members have ended, and these make the group, which is ready now."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides a method of tuples
     members: tuple[int, ...]
 
 

@@ -12,6 +12,7 @@ bounds of `policy_version` hold for every batch formed.
 """
 
 import itertools
+from bisect import bisect
 from typing import assert_never
 
 from . import drops, members, policy_version
@@ -156,13 +157,13 @@ def _admit(ledger: Ledger, event: Admitted) -> Ledger:
         )
     index = ledger.admitted
     group = _start(ledger, index, event.task_id, event.attempt)
-    return ledger.with_groups(index + 1, ledger.running.add(group), ledger.ready)
+    return ledger.with_groups(index + 1, ledger.running.add(index, group), ledger.ready)
 
 
 def _start(ledger: Ledger, index: int, task_id: str, attempt: int) -> Group:
     pinned = sampled_version(ledger, index)
     version = ledger.published if pinned is None else pinned
-    return Group(index, task_id, attempt, version, members.start(ledger.rule))
+    return Group(version, index, task_id, attempt, ledger.rule.start)
 
 
 def _member_ended(ledger: Ledger, event: MemberDone | MemberFailed) -> tuple[Ledger, Decisions]:
@@ -190,16 +191,19 @@ def _go_on(ledger: Ledger, group: Group, after: Members) -> tuple[Ledger, Decisi
     left = after.running
     assert ledger.rule.size == left + len(after.done) + after.lost, after
     if left:
-        group = Group(group.index, group.task_id, group.attempt, group.version, after)
-        running = ledger.running.replace(group)
+        running = ledger.running.replace(group.index, group._replace(members=after))
         return ledger.with_groups(ledger.admitted, running, ledger.ready), ()
     if ledger.schedule.equal_rewards == "drop" and after.equal_rewards:
         return drops.drop(ledger, [group], EQUAL_REWARDS)
     if ledger.schedule.over_age == "mask" and drops.is_over_age(ledger, after.newest_version):
         return drops.drop_and_reissue(ledger, [group], OVER_AGE)
-    ready = Group(group.index, group.task_id, group.attempt, after.oldest_version, after)
-    running = ledger.running.remove(group.index)
-    ledger = ledger.with_groups(ledger.admitted, running, ledger.ready.add(ready))
+    ready = Group(after.oldest_version, group.index, group.task_id, group.attempt, after)
+    place = bisect(ledger.ready, ready)
+    ledger = ledger.with_groups(
+        ledger.admitted,
+        ledger.running.remove(group.index),
+        (*ledger.ready[:place], ready, *ledger.ready[place:]),
+    )
     return ledger, (Collect(group.index, after.places),)
 
 
@@ -263,7 +267,7 @@ def _resume(ledger: Ledger, version: int) -> tuple[Ledger, Decisions]:
     running = ledger.running
     for group in running:
         anew = _start(ledger, group.index, group.task_id, group.attempt)
-        running = running.replace(anew)
+        running = running.replace(anew.index, anew)
     restarts = tuple(Restart(group.index, group.task_id, group.attempt) for group in running)
     return ledger._replace(running=running), restarts
 
@@ -273,7 +277,7 @@ def _resume(ledger: Ledger, version: int) -> tuple[Ledger, Decisions]:
 
 def _batch_is_complete(ledger: Ledger) -> bool:
     if not ledger.schedule.deterministic:
-        return ledger.ready.size >= ledger.schedule.batch_groups
+        return len(ledger.ready) >= ledger.schedule.batch_groups
     end = _lockstep_end(ledger)
     first = ledger.running.first
     return ledger.admitted >= end and (first is None or first.index >= end)
@@ -286,7 +290,8 @@ def _lockstep_end(ledger: Ledger) -> int:
 
 def _form_batch(ledger: Ledger) -> tuple[Ledger, Decisions]:
     number = ledger.formed
-    taken, ready = ledger.ready.split(_groups_to_take(ledger))
+    count = _groups_to_take(ledger)
+    taken, ready = ledger.ready[:count], ledger.ready[count:]
     # Where older tokens are masked, the lag counts that the oldest trained one may have.
     most = ledger.schedule.max_lag if ledger.schedule.over_age == "mask" else number
     lags = [min(policy_version.lag(group.version, number), most) for group in taken]

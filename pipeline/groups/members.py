@@ -5,6 +5,7 @@ size = still running + done + lost.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from ..errors import check
@@ -54,6 +55,16 @@ class MemberRule:
         """How many members a group may lose."""
         return self.size - self.min_size if self.failure == "survivors" else 0
 
+    @cached_property
+    def start(self) -> "Members":
+        """The members of a new group: all in their first try.
+
+        Example:
+          >>> MemberRule(size=3).start
+          Members(attempts=(0, 0, 0), done=(), lost=0)
+        """
+        return Members((0,) * self.size)
+
 
 class Members(NamedTuple):
     """The state. A named tuple, as making one takes a third of what a frozen dataclass does.
@@ -92,16 +103,6 @@ class Members(NamedTuple):
     def equal_rewards(self) -> bool:
         """Whether the members that ended well all have the same reward."""
         return len({event.reward for event in self.done}) <= 1
-
-
-def start(rule: MemberRule) -> Members:
-    """Return the members of a new group: all in their first try.
-
-    Example:
-      >>> start(MemberRule(size=3))
-      Members(attempts=(0, 0, 0), done=(), lost=0)
-    """
-    return Members((0,) * rule.size)
 
 
 def is_late(members: Members, member: int, attempt: int) -> bool:

@@ -7,33 +7,31 @@ Each admitted group is in exactly one place:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import NamedTuple
 
 from . import policy_version
 from .members import MemberRule, Members
-from .ordered import Ordered
+from .numbered import Numbered
 from .schedule import Schedule
 
 
 class Group(NamedTuple):
-    """One outstanding group.
+    """One outstanding group. Groups sort by version, then by index.
 
     Attributes:
-      attempt: how often the task was given out before.
       version: W, the oldest version in a ready group; for a running one a lower bound of W:
         the version published at its start, or, in lockstep, the one that samples it.
+      attempt: how often the task was given out before.
     """
 
+    version: int
     index: int  # type: ignore[assignment]  # hides a method of tuples
     task_id: str
     attempt: int
-    version: int
     members: Members
 
 
-_NONE_RUNNING: Ordered[Group] = Ordered(attrgetter("index"))
-_NONE_READY: Ordered[Group] = Ordered(attrgetter("version", "index"))
+_NONE_RUNNING: Numbered[Group] = Numbered()
 _NONE_DROPPED: Mapping[str, int] = {}
 
 
@@ -43,7 +41,7 @@ class Ledger(NamedTuple):
     Attributes:
       admitted: groups ever admitted.
       running: by index, hence also by version.
-      ready: by version, then by index; in lockstep that is by index.
+      ready: sorted; in lockstep that is by index.
       committed: v, updates committed.
       published: p, the version acknowledged by the sampler.
       in_batch: groups in each batch that is formed and not yet committed.
@@ -60,8 +58,8 @@ class Ledger(NamedTuple):
     schedule: Schedule
     rule: MemberRule = MemberRule()
     admitted: int = 0
-    running: Ordered[Group] = _NONE_RUNNING
-    ready: Ordered[Group] = _NONE_READY
+    running: Numbered[Group] = _NONE_RUNNING
+    ready: tuple[Group, ...] = ()
     committed: int = 0
     published: int = 0
     in_batch: tuple[int, ...] = ()
@@ -80,10 +78,11 @@ class Ledger(NamedTuple):
         return self.committed + len(self.in_batch)
 
     def with_groups(
-        self, admitted: int, running: Ordered[Group], ready: Ordered[Group]
+        self, admitted: int, running: Numbered[Group], ready: tuple[Group, ...]
     ) -> "Ledger":
-        """Return the ledger with other groups; `_replace` takes twice as long."""
-        return Ledger(self.schedule, self.rule, admitted, running, ready, *self[5:])
+        """Return the ledger with other groups; `_replace` takes thrice as long."""
+        fields = self[:2] + (admitted, running, ready) + self[5:]  # noqa: RUF005 - much faster
+        return tuple.__new__(Ledger, fields)
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ def counts(ledger: Ledger) -> Counts:
 
 def is_conserved(ledger: Ledger) -> bool:
     """Return whether each admitted group is in exactly one place."""
-    outstanding = ledger.running.size + ledger.ready.size
+    outstanding = ledger.running.size + len(ledger.ready)
     gone = sum(ledger.in_batch) + ledger.consumed + sum(ledger.dropped.values())
     return ledger.admitted == outstanding + gone
 
@@ -144,7 +143,7 @@ def may_admit(ledger: Ledger) -> int:
             publish_every=schedule.publish_every,
         )
     return policy_version.admissible(
-        ledger.running.size + ledger.ready.size,
+        ledger.running.size + len(ledger.ready),
         ledger.published,
         ledger.formed,
         max_mean_lag=schedule.max_mean_lag,

@@ -196,9 +196,10 @@ class UseWatch:
         """Count a group of a batch; return its episodes' masked shares by serial number."""
         self.groups += 1
         self.lags[min(lag(group.oldest_version, batch), self.most_lag)] += 1
+        oldest = batch - self.most_lag
         masked = {}
         for trajectory in group.trajectories:
-            share = masked_share(trajectory, batch - self.most_lag)
+            share = masked_share(trajectory, oldest) if oldest > 0 else 0.0
             masked[announced_serial(trajectory.tokens)] = share
             self._episodes.append((trajectory.turns, 1 - share))
         return masked
@@ -220,7 +221,5 @@ class UseWatch:
 
 def masked_share(trajectory: Trajectory, oldest: int) -> float:
     """Return the share of the sampled tokens whose versions are older, 0..1."""
-    if oldest <= 0:
-        return 0.0
     versions = trajectory.policy_versions[trajectory.loss_mask]
     return float(np.mean(versions < oldest)) if versions.size else 0.0

@@ -54,6 +54,11 @@ class Tail:
         check(self.alpha > 1, "sim.tail.alpha", self.alpha, "> 1, as the mean needs, and finite")
         check(self.cut > 1, "sim.tail.cut", self.cut, "> 1 and finite")
 
+    @cached_property
+    def half_variance(self) -> float:
+        """lognormal: what keeps the mean at 1."""
+        return self.sigma**2 / 2
+
 
 @dataclass(frozen=True)
 class Distribution:
@@ -72,8 +77,7 @@ class Distribution:
 
     def draw(self, share: float) -> float:
         """Return the duration below which a share of all durations lies: the quantile."""
-        longest = self.tail.cut * self.mean
-        return min(self.mean * self._scale * self._quantile(share), longest)
+        return min(self._factor * self._quantile(share), self._longest)
 
     def _quantile(self, share: float) -> float:
         """Of the distribution with mean 1 and no cut."""
@@ -81,15 +85,19 @@ class Distribution:
         if self.kind == "exponential":
             return -math.log1p(-share)
         if self.kind == "lognormal":
-            return math.exp(tail.sigma * _NORMAL.inv_cdf(share) - tail.sigma**2 / 2)
+            return math.exp(tail.sigma * _NORMAL.inv_cdf(share) - tail.half_variance)
         if self.kind == "pareto":
             return (1 - 1 / tail.alpha) * math.pow(1 - share, -1 / tail.alpha)
         return 1.0
 
     @cached_property
-    def _scale(self) -> float:
-        """Makes the mean after the cut what it would be without one; found by bisection."""
-        return _solve(self._mean_below)
+    def _factor(self) -> float:
+        """The mean, scaled so that it is the mean after the cut; found by bisection."""
+        return self.mean * _solve(self._mean_below)
+
+    @cached_property
+    def _longest(self) -> float:
+        return self.tail.cut * self.mean
 
     def _mean_below(self, scale: float) -> float:
         """The mean of `min(scale * X, cut)` for an X of mean 1."""
@@ -97,7 +105,7 @@ class Distribution:
         if self.kind == "exponential":
             return scale * -math.expm1(-cut / scale)
         if self.kind == "lognormal" and tail.sigma > 0:
-            place = (math.log(cut / scale) + tail.sigma**2 / 2) / tail.sigma
+            place = (math.log(cut / scale) + tail.half_variance) / tail.sigma
             below = scale * _NORMAL.cdf(place - tail.sigma)
             return below + cut * _NORMAL.cdf(-place)
         if self.kind == "pareto":

@@ -23,6 +23,7 @@ STOP_ID = 1
 _FILL_ID = 0
 _SHORTEST_PROMPT = 2  # tokens: the serial number and the length
 _TURN = Message("assistant", "")
+_END_BY_REWARD = {reward: StepResult(reward=reward, terminated=True) for reward in (0.0, 1.0)}
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ class SimulatedEnv:
         world, self._seed = self._world, seed
         course = self._course = with_room(world.workload.script.course(task, seed))
         self._episode.course = course
-        head = f"{self._episode.serial} {course.prompt_tokens}"
-        return (Message("user", f"{head} {course.sampled_tokens[0]}"),)
+        head = f"{self._episode.serial} {course.prompt_tokens} {course.sampled_tokens[0]}"
+        return (Message("user", head),)
 
     async def step(self, message: Message) -> StepResult:
         """Answer after the turn's latency; the last answer ends the episode.
@@ -79,16 +80,16 @@ class SimulatedEnv:
         Raises:
           OSError: at the end of an episode that the workload lets break.
         """
-        workload, course, turn = self._world.workload, self._course, self._turn
+        world, course, turn = self._world, self._course, self._turn
         self._turn += 1
         self._episode.waiting = True
-        await self._world.timers.sleep(course.latency_seconds[turn])
+        await world.timers.sleep(course.latency_seconds[turn])
         last = turn + 1 == len(course.latency_seconds)
-        if last and workload.breaks(self._seed):
+        if last and world.workload.breaks(self._seed):
             raise OSError("the simulated environment broke")
         self._episode.waiting = False
         if last:
-            return StepResult(reward=workload.reward(self._seed), terminated=True)
+            return _END_BY_REWARD[world.workload.reward(self._seed)]
         answer = f"{course.observed_tokens[turn]} {course.sampled_tokens[turn + 1]}"
         return StepResult((Message("tool", answer),))
 
@@ -101,13 +102,13 @@ class CountingRenderer:
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the prompt's ids: the episode's serial number, filling, the next length."""
-        serial, tokens, length = messages[0].content.split()
-        return [int(serial), *[_FILL_ID] * (int(tokens) - 2), int(length)]
+        serial, tokens, length = map(int, messages[0].content.split())
+        return [serial, *[_FILL_ID] * (tokens - 2), length]
 
     def delta(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of an answer: filling, then the length of the next turn."""
-        tokens, length = messages[0].content.split()
-        return [*[_FILL_ID] * (int(tokens) - 1), int(length)]
+        tokens, length = map(int, messages[0].content.split())
+        return [*[_FILL_ID] * (tokens - 1), length]
 
     def rewritten(self, ids: Iterable[int], messages: Sequence[Message]) -> None:
         """Return None: nothing is rewritten."""

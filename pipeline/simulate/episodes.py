@@ -143,7 +143,8 @@ class EpisodeBook:
         self._evaluating += group < 0 <= episode.group
         episode.group = group
         episode.waiting = True
-        self.in_flight_max = max(self.in_flight_max, self.in_flight)
+        if self.in_flight > self.in_flight_max:
+            self.in_flight_max = self.in_flight
         return episode
 
     def add_slot_seconds(self, episode: Episode, seconds: float) -> None:

@@ -3,7 +3,6 @@
 Batches are really packed, so that padding costs what it costs, or only as many tokens.
 """
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,6 @@ import numpy as np
 from ..algorithms.advantages import group_relative
 from ..groups.batching import BatchStatistics, form_batch
 from ..groups.packing import microbatches_needed
-from ..groups.policy_version import lag
 from ..types import TrainBatch, TrajectoryGroup
 from .scenarios import Simulation
 from .speeds import LearnerCosts
@@ -75,14 +73,14 @@ def make_pack(simulation: Simulation) -> Pack:
 def unpadded(groups: Sequence[TrajectoryGroup], batch: int) -> tuple[TrainBatch, BatchStatistics]:
     """Return a batch of as many tokens as the groups have, without anything in it.
 
+    Of the statistics only the counts are there: nothing in a simulation reads the others.
+
     Example:
       >>> empty, statistics = unpadded([], 3)
       >>> empty.tokens.shape, statistics.groups
       ((1, 1, 0), 0)
     """
-    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    lengths = [len(trajectory.tokens) for trajectory in trajectories]
-    lags = [lag(group.oldest_version, batch) for group in groups]
+    lengths = [len(each.tokens) for group in groups for each in group.trajectories]
     nothing = np.zeros((1, 1, sum(lengths)), np.int8)
     described = BatchStatistics(
         groups=len(groups),
@@ -93,10 +91,10 @@ def unpadded(groups: Sequence[TrajectoryGroup], batch: int) -> tuple[TrainBatch,
         sampled_tokens=0,
         masked_tokens=0,
         padding_share=0.0,
-        reward_mean=_mean([trajectory.reward for trajectory in trajectories]),
+        reward_mean=0.0,
         success_mean=None,
-        lag_mean=_mean(lags),
-        lag_max=max(lags, default=0),
+        lag_mean=0.0,
+        lag_max=0,
         in_flight_mean=0.0,
     )
     arrays = dict.fromkeys(TrainBatch._fields, nothing) | {"microbatches": 1}
@@ -114,7 +112,3 @@ def _packed(
     return form_batch(
         groups, group_relative, batch=batch, group_size=group_size, shape=shape, max_lag=max_lag
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values) if values else 0.0

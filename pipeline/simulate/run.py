@@ -70,10 +70,9 @@ class _Run:
         self._simulation = simulation
         self._timers = timers
         self._slots = costs.rows or rollout.max_episodes
+        self._in_rows = costs.rows is not None
         self._asked: dict[SampleRequest, Episode] = {}
-        self._book = EpisodeBook(
-            self._now, slot_is_row=costs.rows is not None, run_ended=self._has_ended
-        )
+        self._book = EpisodeBook(self._now, slot_is_row=self._in_rows, run_ended=self._has_ended)
         self._sampler = SimulatedSampler(
             costs,
             timers,
@@ -114,18 +113,17 @@ class _Run:
         self._used.add_up()
         self._book.plan(self._simulation.rollout, self._simulation.sampler)
         seconds, book, engine = self._now(), self._book, self._sampler.engine
-        in_rows = self._simulation.sampler.rows is not None
         generation = GenerationSeconds(
             slots=self._slots,
             held={fate.value: spent for fate, spent in slot_seconds(book.decided).items()},
-            idle=engine.idle_seconds if in_rows else self._idle.idle_seconds,
-            recompute=engine.recompute_seconds if in_rows else 0.0,
-            sync=engine.pause_seconds * self._slots if in_rows else 0.0,
+            idle=engine.idle_seconds if self._in_rows else self._idle.idle_seconds,
+            recompute=engine.recompute_seconds if self._in_rows else 0.0,
+            sync=engine.pause_seconds * self._slots if self._in_rows else 0.0,
         )
         return Measured(
             seconds=seconds,
             pools=Pools(
-                generation.shares(max(seconds, engine.clock) if in_rows else seconds),
+                generation.shares(max(seconds, engine.clock) if self._in_rows else seconds),
                 self._learning.shares(seconds),
                 self._simulation.sampler_share,
             ),
@@ -164,14 +162,14 @@ class _Run:
 
     async def _sample(self, request: SampleRequest) -> Completion:
         episode = self._book.turn_asked(announced_serial(request.tokens), request.priority)
-        if self._simulation.sampler.rows is not None:
+        if self._in_rows:
             self._asked[request] = episode
         completion = await self._sampler.sample(request)
         episode.waiting = False
         return completion
 
     def _row_given_back(self, request: SampleRequest, seconds: float) -> None:
-        if self._simulation.sampler.rows is not None:
+        if self._in_rows:
             self._book.add_slot_seconds(self._asked.pop(request), seconds)
 
     def _pack_noted(
@@ -208,7 +206,7 @@ class _Run:
 
     def _advance(self, seconds: float) -> None:
         state = self._ledger_before = self._controller.ledger
-        if self._simulation.sampler.rows is None:
+        if not self._in_rows:
             self._idle.advance(seconds)
         if state.learner_waits:
             self._learning.starved += seconds

@@ -87,8 +87,8 @@ class SimulatedSampler:
         budget = min(request.max_tokens, room)
         wanted = max(1, self._turn_tokens(request)) if request.stop_ids else budget + 1
         finish = FinishReason.STOP if wanted <= budget else FinishReason.LENGTH
-        spans = await self._versions(request, min(wanted, budget))
-        return _completion(tuple(spans), request.stop_ids, finish)
+        spans = await self._spans(request, min(wanted, budget))
+        return _completion(spans, request.stop_ids, finish)
 
     async def publish(self, params: Any, version: int) -> None:
         """Pause at the end of the step in progress, then go on with the new version."""
@@ -130,12 +130,12 @@ class SimulatedSampler:
         left = self.engine.settle(self._timers.now)
         self._deliver([*left, *self.engine.release_all()])
 
-    async def _versions(self, request: SampleRequest, tokens: int) -> list[tuple[int, int]]:
+    async def _spans(self, request: SampleRequest, tokens: int) -> tuple[tuple[int, int], ...]:
         """Wait until so many tokens are sampled; return (version, tokens) in order."""
         if self._turns_are_free:
             await self._is_published()
             version = self.policy_version if request.version is None else request.version
-            return [(version, tokens)]
+            return ((version, tokens),)
         job = Job(
             request.key, request.priority, len(request.tokens), tokens, pinned=request.version
         )
@@ -151,8 +151,8 @@ class SimulatedSampler:
 
         await trio.lowlevel.wait_task_rescheduled(abort)
         if request.version is not None:
-            return [(request.version, tokens)]
-        return by_version(job, self.engine.published)
+            return ((request.version, tokens),)
+        return tuple(by_version(job, self.engine.published))
 
     async def _is_published(self) -> None:
         if self.policy_version != NO_VERSION:

@@ -15,7 +15,6 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 import trio
@@ -24,14 +23,6 @@ from trio.lowlevel import Abort, Task
 T = TypeVar("T")
 
 _YOUNG_OBJECTS = 200_000  # made before the youngest are looked through
-
-
-@dataclass(slots=True)
-class _Sleeper:
-    """Who is woken, if anybody; not live once that was cancelled."""
-
-    task: Task | None
-    live: bool = True
 
 
 class Timers(trio.abc.Clock):
@@ -46,8 +37,9 @@ class Timers(trio.abc.Clock):
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._due: list[tuple[float, int, _Sleeper]] = []
+        self._due: list[tuple[float, int, Task | None]] = []  # when, its number, who is woken
         self._numbers = itertools.count()
+        self._cancelled: set[int] = set()  # numbers of entries that nobody waits for
         self._instant_ends: list[Callable[[], bool]] = []
         self._advances: list[Callable[[float], None]] = []
         self._keeper: Task | None = None  # who is told of errors
@@ -90,18 +82,17 @@ class Timers(trio.abc.Clock):
         if seconds <= 0:
             await trio.lowlevel.checkpoint_if_cancelled()
             return
-        sleeper = _Sleeper(trio.lowlevel.current_task())
-        self._push(self.now + seconds, sleeper)
+        number = self._push(self.now + seconds, trio.lowlevel.current_task())
 
         def abort(_: object) -> Abort:
-            sleeper.live = False
+            self._cancelled.add(number)
             return Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def stop_at(self, seconds: float) -> None:
         """Let there be an instant at this time, or now if it has passed."""
-        self._push(max(seconds, self.now), _Sleeper(None))
+        self._push(max(seconds, self.now), None)
 
     async def keep(self) -> None:
         """Let time move on, for ever.
@@ -121,14 +112,16 @@ class Timers(trio.abc.Clock):
         return Abort.SUCCEEDED
 
     def _move_on(self, deadline: float) -> None:
-        woken = [settle() for settle in self._instant_ends]
-        if not any(woken):
+        woken = False
+        for settle in self._instant_ends:
+            woken = settle() or woken
+        if not woken:
             self._jump(deadline)
 
     def _jump(self, deadline: float) -> None:
-        due = self._due
-        while due and not due[0][2].live:
-            heapq.heappop(due)
+        due, cancelled = self._due, self._cancelled
+        while cancelled and due[0][1] in cancelled:
+            cancelled.remove(heapq.heappop(due)[1])
         target = min(due[0][0], deadline) if due else deadline
         if target == math.inf:
             raise RuntimeError("every task waits and nothing is due: the simulation is deadlocked")
@@ -136,12 +129,16 @@ class Timers(trio.abc.Clock):
             watch(target - self.now)
         self.now = target
         while due and due[0][0] <= target:
-            _, _, sleeper = heapq.heappop(due)
-            if sleeper.live and sleeper.task is not None:
-                trio.lowlevel.reschedule(sleeper.task)
+            _, number, task = heapq.heappop(due)
+            if number in cancelled:
+                cancelled.remove(number)
+            elif task is not None:
+                trio.lowlevel.reschedule(task)
 
-    def _push(self, due: float, sleeper: _Sleeper) -> None:
-        heapq.heappush(self._due, (due, next(self._numbers), sleeper))
+    def _push(self, due: float, task: Task | None) -> int:
+        number = next(self._numbers)
+        heapq.heappush(self._due, (due, number, task))
+        return number
 
 
 def run_virtually(main: Callable[[Timers], Awaitable[T]], *, seed: int) -> T:

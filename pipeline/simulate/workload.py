@@ -91,16 +91,15 @@ class DrawnScript:
 
     def _latency_seconds(self, task: Task, member_seed: int) -> list[float]:
         if isinstance(self.latency, Distribution):
-            draw = self.latency.draw
-            return [draw(uniform(member_seed, _LATENCY + turn)) for turn in range(self.turns)]
+            return _draws(self.latency, member_seed, _LATENCY, self.turns)
         config, turns = self.latency, range(self.turns - 1)
         return [*(latency_seconds(config, task.id, member_seed, turn) for turn in turns), 0.0]
 
     def _sampled_tokens(self, member_seed: int) -> Sequence[int]:
         if self.turn_tokens.kind == "constant":
             return self._constant_tokens
-        draw, turns = self.turn_tokens.draw, range(self.turns)
-        return [max(1, round(draw(uniform(member_seed, _LENGTH + turn)))) for turn in turns]
+        draws = _draws(self.turn_tokens, member_seed, _LENGTH, self.turns)
+        return [max(1, round(tokens)) for tokens in draws]
 
     # Courses are kept to the end of a run, so what all have in common is there once.
 
@@ -111,6 +110,12 @@ class DrawnScript:
     @cached_property
     def _observed_tokens(self) -> Sequence[int]:
         return (self.observed_tokens,) * self.turns
+
+
+def _draws(distribution: Distribution, seed: int, stream: int, turns: int) -> list[float]:
+    """Draw for each turn."""
+    draw = distribution.draw
+    return [draw(uniform(seed, stream + turn)) for turn in range(turns)]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from headrace.pipeline.groups.ledger import (
     advance,
     counts,
 )
-from headrace.pipeline.groups.members import ENDED, fail, is_late, start, succeed
+from headrace.pipeline.groups.members import ENDED, fail, is_late, succeed
 from tests.groups.driving import done, feed
 
 SIZE = 4
@@ -123,7 +123,7 @@ def test_law_6_a_group_is_whole_by_its_rule_or_none(
 @given(st.lists(st.tuples(st.integers(0, SIZE - 1), st.booleans()), max_size=30))
 def test_each_member_is_running_done_or_lost(ends: list[tuple[int, bool]]) -> None:
     rule = MemberRule(SIZE, "retry", max_retries=1)
-    members = start(rule)
+    members = rule.start
     tries = [0] * SIZE
     over: dict[int, bool] = {}
     for member, well in ends:
@@ -145,7 +145,7 @@ def test_each_member_is_running_done_or_lost(ends: list[tuple[int, bool]]) -> No
 
 
 def test_what_the_ended_members_say_of_their_group() -> None:
-    members = start(MemberRule(3))
+    members = MemberRule(3).start
     for event in (done(0, 4, 7, reward=1.0), done(0, 2, 5, member=2, reward=1.0)):
         members = succeed(members, event)
     assert (members.oldest_version, members.newest_version) == (2, 7)
@@ -158,7 +158,7 @@ def test_what_the_ended_members_say_of_their_group() -> None:
 
 def test_a_result_of_another_try_is_late_and_one_of_no_member_is_an_error() -> None:
     rule = MemberRule(2, max_retries=1)
-    members = fail(start(rule), 1, rule)
+    members = fail(rule.start, 1, rule)
     assert is_late(members, 1, 0)
     assert not is_late(members, 1, 1)
     assert is_late(members, 1, 2)
