@@ -114,6 +114,18 @@ def leaves_an_alarm(episode: EpisodeRecord) -> float:
     return 2.0
 
 
+def times_itself_out(episode: EpisodeRecord) -> float:
+    """As answer checkers do that bring a deadline of their own; off the main thread it can't."""
+
+    def ring(number: int, frame: object) -> None:
+        raise TimeoutError("by its own alarm")
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    time.sleep(600.0)
+    return 0.0
+
+
 def closes_everything(episode: EpisodeRecord) -> float:
     os.closerange(0, 100)
     return 1.0
@@ -188,6 +200,14 @@ async def blocks_at_times(episode: EpisodeRecord) -> float:
     if next(_CALLS) % 8 == 0:
         time.sleep(600.0)
     return float(os.getpid())
+
+
+def hangs_or_times_itself_out_at_times(episode: EpisodeRecord) -> float:
+    """Do either in some calls of a process."""
+    call = next(_CALLS) % 16
+    if call == 3:
+        return times_itself_out(episode)
+    return hangs(episode) if call == 14 else float(os.getpid())
 
 
 HARM = {

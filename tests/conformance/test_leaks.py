@@ -1,0 +1,109 @@
+"""Leaks and zombies: what a run has started ends with it, however the run ends."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.test_train import ROOT
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads /proc")
+DEADLINE_SECONDS = 10.0
+MARK = "HEADRACE_TEST_MARK"  # which every process of a run inherits, in whatever session
+EPISODES = """
+import trio
+from headrace.envs import Task, in_processes
+from tests.fakes.faulty_env import Faulty
+
+async def episode(make, number):
+    while True:
+        async with make() as env:
+            await env.reset(Task(str(number), {"reset": "leave_a_child"}), 0)
+            print("an episode runs", flush=True)
+            await trio.sleep(0.2)
+
+async def main():
+    make = in_processes(Faulty, processes=2)
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(episode, make, number)
+
+trio.run(main)
+"""
+
+
+def processes_of(mark: str) -> list[int]:
+    """All that live, zombies left out."""
+    return [int(place.name) for place in Path("/proc").glob("[0-9]*") if is_of(place, mark)]
+
+
+def is_of(place: Path, mark: str) -> bool:
+    try:
+        return f"{MARK}={mark}".encode() in (place / "environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+
+
+def check_nothing_outlives(mark: str) -> None:
+    give_up = time.monotonic() + DEADLINE_SECONDS
+    while left := processes_of(mark):
+        assert time.monotonic() < give_up, [Path(f"/proc/{p}/cmdline").read_text() for p in left]
+        time.sleep(0.05)
+
+
+def start(mark: str, *command: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), MARK: mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("episodes", [0, 1, 5])
+def test_conformance_30_no_process_outlives_a_run_that_is_killed_at_any_moment(how, episodes):
+    """Soon after its start, and while its workers and their own children run and are replaced."""
+    rng, mark = random.Random(episodes), uuid.uuid4().hex
+    with start(mark, "-c", EPISODES) as run:
+        for _ in range(episodes):
+            run.stdout.readline()
+        time.sleep(rng.uniform(0.0, 0.4))
+        assert episodes == 0 or len(processes_of(mark)) > 1
+        run.send_signal(how)
+        _, output = run.communicate(timeout=DEADLINE_SECONDS)
+    assert run.returncode in (-how, 1), output
+    check_nothing_outlives(mark)
+
+
+PREDICTION = """
+from pathlib import Path
+import trio
+from headrace.pipeline.prediction import predict
+
+trio.run(predict, Path("calculator"), 1_000_000)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_conformance_30_a_prediction_ends_with_its_run(how):
+    """It would take minutes."""
+    mark = uuid.uuid4().hex
+    with start(mark, "-c", PREDICTION) as run:
+        give_up = time.monotonic() + DEADLINE_SECONDS
+        while len(processes_of(mark)) < 2:
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+        run.send_signal(how)
+        _, output = run.communicate(timeout=DEADLINE_SECONDS)
+    assert run.returncode in (-how, 1), output
+    check_nothing_outlives(mark)
