@@ -5,10 +5,11 @@ A plain state machine, told of each outcome and of what the ledger decided about
 
 from .errors import PipelineStalled
 from .groups import ledger
-from .types import EpisodeFailure, FailureKind, Outcome, Trajectory
+from .types import FailureKind, Outcome, Trajectory
 
 EQUAL_GROUPS_A_FAILURE = 10  # a group of equal rewards is that much less of a bad sign
 SCORES_LOOKED_AT = 64  # the share of episodes that couldn't be scored is that of so many
+_LAST_SCORES = (1 << SCORES_LOOKED_AT) - 1
 _UNSCORED = FailureKind.REWARD_ERROR, FailureKind.REWARD_TIMEOUT
 
 
@@ -34,12 +35,14 @@ class Budgets:
         Raises:
           PipelineStalled: if too many couldn't be scored: the others are a biased choice.
         """
-        unscored = isinstance(outcome, EpisodeFailure) and outcome.kind in _UNSCORED
-        if not (unscored or isinstance(outcome, Trajectory)):
+        if isinstance(outcome, Trajectory):
+            self._unscored = self._unscored << 1 & _LAST_SCORES
             return
-        self._unscored = (self._unscored << 1 | unscored) % (1 << SCORES_LOOKED_AT)
+        if outcome.kind not in _UNSCORED:
+            return
+        self._unscored = self._unscored << 1 & _LAST_SCORES | 1
         failed, most = self._unscored.bit_count(), self._unscored_share
-        if isinstance(outcome, EpisodeFailure) and failed > most * SCORES_LOOKED_AT:
+        if failed > most * SCORES_LOOKED_AT:
             self._unscored = 0
             raise PipelineStalled(
                 f"{failed} of the last {SCORES_LOOKED_AT} episodes couldn't be scored, at most a "

@@ -244,7 +244,7 @@ class Trajectory:
             raise ValueError(f"the reward of a trajectory must be finite, got {self.reward}")
         mask = self.loss_mask.tobytes()
         self._check_versions(mask)
-        self._check_logprobs()
+        self._check_logprobs(mask)
         if self.log_kept_mass is not None and not np.isfinite(self.log_kept_mass).all():
             raise ValueError(f"log_kept_mass must be finite, got {self.log_kept_mass.tolist()}")
         if self.turns:
@@ -272,9 +272,10 @@ class Trajectory:
         if (self.policy_versions != _NOT_SAMPLED).tobytes() != mask:
             raise ValueError("a token that was not sampled has a policy version")
 
-    def _check_logprobs(self) -> None:
+    def _check_logprobs(self, mask: bytes) -> None:
         logprobs = self.rollout_logprobs
-        if True in ((logprobs != _NO_LOGPROB) > self.loss_mask).tobytes():
+        present = logprobs != _NO_LOGPROB
+        if present.tobytes() != mask and True in (present > self.loss_mask).tobytes():
             raise ValueError("a token that was not sampled has a logprob other than 0")
         good = (logprobs <= _LARGEST_LOGPROB).tobytes()  # false for NaN
         if False in good or False in np.isfinite(logprobs).tobytes():

@@ -19,18 +19,17 @@ _KEPT_CHARACTERS = 1000
 
 
 def checked_answer(result: StepResult) -> StepResult:
-    """Refuse an answer that would do harm later; return it with plain numbers."""
+    """Refuse an answer that would do harm later; return it with plain numbers, if need be anew."""
     if not isinstance(result, StepResult):
         raise TypeError(f"step must return a StepResult, got {result!r:.100}")
     if not (result.messages or result.terminated or result.truncated):
         raise ValueError("step must return messages or end the episode, got neither")
-    return StepResult(
-        messages=checked_messages(result.messages),
-        reward=_number("reward", result.reward),
-        terminated=result.terminated,
-        truncated=result.truncated,
-        info={str(name): _number(str(name), value) for name, value in result.info.items()},
-    )
+    messages = checked_messages(result.messages)
+    reward = _number("reward", result.reward)
+    info = {str(name): _number(str(name), value) for name, value in result.info.items()}
+    if not info and messages is result.messages and reward is result.reward:
+        return result
+    return StepResult(messages, reward, result.terminated, result.truncated, info)
 
 
 def checked_messages(messages: Any) -> tuple[Message, ...]:

@@ -114,13 +114,16 @@ class Boundary:
         try:
             self._scope.__exit__(kind, error, trace)
         except Exception as rest:  # of a group, when the cancellation in it was taken out
-            error = rest
+            # Or it is trio's complaint that another scope is still open in this one, as one that
+            # an environment holds is; but what went wrong came before that.
+            if error is None or rest.__context__ is not error:
+                error = rest
         if error is not None:
             self._blame(error)
 
     def _blame(self, error: BaseException) -> None:
         """Raise the fault that an error stands for; some errors are none."""
-        if self._scope.cancelled_caught:
+        if self._scope.cancelled_caught or (self._scope.cancel_called and is_stray(error)):
             raise self._cancelled() from error
         if is_stray(error):
             raise self.stray() from error

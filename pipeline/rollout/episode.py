@@ -10,6 +10,7 @@ it said can't be trusted.
 import hashlib
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ from .config import RolloutConfig
 from .scoring import record_of, weighted_turns, with_rewards
 from .trajectory import TrajectoryBuilder
 
+_NOTHING_SAID = TrajectoryBuilder([])
 _ENV = FailureKind.ENV_ERROR, FailureKind.ENV_TIMEOUT
 _REWARD = FailureKind.REWARD_ERROR, FailureKind.REWARD_TIMEOUT
 _SAMPLER = FailureKind.SAMPLER_ERROR, FailureKind.SAMPLER_TIMEOUT
@@ -86,22 +88,27 @@ async def run_episode(rollout: Rollout, task: Task, identity: EpisodeIdentity) -
 class Episode:
     """One episode: await `run` once.
 
-    Two scopes: `_life` from opening the environment to having closed it, so that an environment
-    may hold a nursery for that long; in it `_work`, all that lies between. A deadline missed
-    in `_work`, or `stop`, leaves time to close the environment in order. Only one that has opened
-    in the very moment of its deadline is closed in a scope that is cancelled.
+    One scope, from opening the environment to having closed it. After a failure the environment is
+    closed in another one, so that a missed deadline, or `stop`, leaves time to do it in order.
+    An environment that holds a nursery can only be closed in the scope in which it was opened, and
+    no deadline of the work may cancel what it holds: there the work has a scope within. If such
+    a one opens in the very moment of its deadline, it is closed in a scope that is cancelled.
     """
+
+    __slots__ = ("_began", "_config", "_identity", "_now", "_record", "_rollout", "_stopped",
+                 "_task", "_working")  # fmt: skip
 
     def __init__(self, rollout: Rollout, task: Task, identity: EpisodeIdentity):
         self._rollout = rollout
         self._config = rollout.config
         self._task = task
         self._identity = identity
-        self._life = Boundary("environment open", _ENV, rollout.config.env_deadline_seconds)
-        self._began = self._life.since
-        self._now = self._life  # the boundary of the present call
+        # The boundary of the present call.
+        self._now = Boundary("environment open", _ENV, rollout.config.env_deadline_seconds)
+        self._began = self._now.since
+        self._working = False  # the environment is open and isn't being closed
         self._stopped: str | None = None
-        self._record = TrajectoryBuilder([])
+        self._record = _NOTHING_SAID
 
     async def run(self) -> Outcome:
         """Run to the end; every call of the environment and the sampler has its deadline.
@@ -127,7 +134,7 @@ class Episode:
           reason: for people.
         """
         self._stopped = reason
-        if self._now is not self._life:
+        if self._working:
             self._now.stop(reason)
 
     @property
@@ -145,49 +152,67 @@ class Episode:
 
     async def _open_work_close(self) -> Trajectory:
         """Open the environment, work with it, and close it, whatever happens."""
-        life, config = self._life, self._config
-        first: BaseException | None = None  # what came first is what counts
-        trajectory: Trajectory | None = None
+        life, task = self._now, trio.lowlevel.current_task()
+        nurseries = len(task.child_nurseries)
+        left_open: Env | None = None  # where the scope ends with an error
         try:
             with life:
                 manager = self._rollout.make_env()
                 env = await manager.__aenter__()
-                try:
-                    life.pause()
-                    with self._begin("environment reset", _ENV, config.env_deadline_seconds):
-                        trajectory = await self._talk(env)
-                except BaseException as error:
-                    first = error
-                self._now = life
-                life.shield()
-                life.call("environment close", _ENV, config.close_deadline_seconds)
-                await manager.__aexit__(None, None, None)
-        except Fault:
-            if first is None or is_stray(first):
-                raise
-        if is_stray(first):  # of a nursery that the environment held
-            raise life.stray()
-        if first is not None:
-            raise first
-        assert trajectory is not None
+                if len(task.child_nurseries) > nurseries:
+                    return await self._work_within(life, manager, env)
+                left_open = manager
+                life.returned()
+                self._begin(life)
+                trajectory = await self._talk(env)
+                left_open = None
+                await self._close(manager, life)
+                return trajectory
+        except BaseException:
+            if left_open is not None:
+                own = Boundary("environment close", _ENV, self._config.close_deadline_seconds)
+                with suppress(Fault), own:  # what came first is what counts
+                    await self._close(left_open, own)
+            raise
+
+    async def _work_within(self, life: Boundary, manager: Env, env: Env) -> Trajectory:
+        """Work in a scope within the one that the environment lives in, and close it."""
+        try:
+            life.pause()
+            deadline = self._config.env_deadline_seconds
+            with self._begin(Boundary("environment reset", _ENV, deadline)):
+                trajectory = await self._talk(env)
+        except BaseException as first:
+            try:
+                await self._close(manager, life)
+            except Exception:
+                if is_stray(first):  # it came of the nursery, so this error says why
+                    raise
+            raise
+        await self._close(manager, life)
         return trajectory
+
+    def _begin(self, boundary: Boundary) -> Boundary:
+        """Go on in this boundary, which is stopped at once if the episode was before."""
+        self._now, self._working = boundary, True
+        if self._stopped is not None:
+            boundary.stop(self._stopped)
+        return boundary
+
+    async def _close(self, manager: Env, boundary: Boundary) -> None:
+        self._now, self._working = boundary, False
+        boundary.shield()
+        boundary.call("environment close", _ENV, self._config.close_deadline_seconds)
+        await manager.__aexit__(None, None, None)
 
     async def _score(self, trajectory: Trajectory, scorer: Scorer) -> Trajectory:
         # Each reward has a deadline of its own, which runs while it has a place.
-        with self._begin("the rewards", _REWARD, self._config.sample_deadline_seconds):
+        deadline = self._config.sample_deadline_seconds
+        with self._begin(Boundary("the rewards", _REWARD, deadline)):
             found = await scorer.score(record_of(self._task, trajectory))
             self._now.returned()
         weighted = weighted_turns(trajectory, scorer.weights[ENV])
         return with_rewards(weighted, found, scorer)
-
-    def _begin(
-        self, what: str, kinds: tuple[FailureKind, FailureKind], deadline_seconds: float
-    ) -> Boundary:
-        """Make the boundary of what comes next, which is stopped at once if the episode was."""
-        self._now = Boundary(what, kinds, deadline_seconds)
-        if self._stopped is not None:  # while the environment was opened or closed
-            self._now.stop(self._stopped)
-        return self._now
 
     async def _talk(self, env: Env) -> Trajectory:
         """Talk until one side is done, or a limit is reached."""
@@ -205,13 +230,14 @@ class Episode:
         return self._finish(StopReason.MAX_TURNS)
 
     async def _reset(self, env: Env) -> None:
+        self._now.call("environment reset", _ENV, self._config.env_deadline_seconds)
         messages = checked_messages(await env.reset(self._task, self._identity.env_seed))
         if is_flood(messages, self._config.max_tokens):
             raise self._prompt_too_long(f"at least {self._config.max_tokens}")
         prompt = self._rollout.renderer.prompt(messages)
         self._now.returned()
+        self._record = TrajectoryBuilder(prompt)
         self._record.say(messages)
-        self._record.observe(prompt)
         if not 1 <= len(prompt) < self._config.max_tokens:
             raise self._prompt_too_long(str(len(prompt)))
 

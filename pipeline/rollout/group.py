@@ -46,8 +46,8 @@ def identify(
     place = _PLACE.pack(seed, index, member, attempt)
     digest = hashlib.blake2b(place, digest_size=16).digest()
     high, low, env_seed = _KEYS.unpack(digest)
-    name = f"{index}.{member}" + (f" try {attempt + 1}" if attempt else "")
-    return EpisodeIdentity((high, low), env_seed, priority=index, version=version, name=name)
+    name = f"{index}.{member} try {attempt + 1}" if attempt else f"{index}.{member}"
+    return EpisodeIdentity((high, low), env_seed, index, version, name)
 
 
 @dataclass
@@ -95,7 +95,8 @@ class Flight:
             del self.running[episode]
         if isinstance(outcome, Trajectory):
             self.trajectories += 1
-            for sample in outcome.samples:
+            self.turns += len(outcome.turns)
+            for sample in outcome.earlier:
                 self.turns += len(sample.turns)
         elif outcome.kind is not FailureKind.CANCELLED:
             self.failures[str(outcome.kind)] += 1
@@ -104,6 +105,9 @@ class Flight:
 
 class Group:
     """One admitted group: await `run_member` once for each member."""
+
+    __slots__ = ("_comparison", "_rollout", "_running", "_stopped", "_trajectories", "_version",
+                 "index", "task")  # fmt: skip
 
     def __init__(self, rollout: Rollout, task: Task, index: int, version: int | None):
         """Args:
@@ -177,5 +181,5 @@ class Group:
 
     def collect(self, members: Sequence[int]) -> TrajectoryGroup:
         """Return these members' trajectories, all of which must have ended well."""
-        trajectories = tuple(self._trajectories[member] for member in members)
+        trajectories = tuple([self._trajectories[member] for member in members])
         return TrajectoryGroup(self.index, self.task, trajectories)

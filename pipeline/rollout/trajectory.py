@@ -38,12 +38,14 @@ class TrajectoryBuilder:
       array([7, 8], dtype=int32)
     """
 
+    __slots__ = ("_earlier", "_info", "_messages", "_reward", "_sample")
+
     def __init__(self, prompt: Sequence[int]):
         self._sample = _Sample(prompt)
         self._earlier: list[_Sample] = []
         self._messages: list[Message] = []
         self._reward = 0.0
-        self._info: dict[str, float] = {}
+        self._info: Mapping[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._sample.tokens)
@@ -89,17 +91,18 @@ class TrajectoryBuilder:
     def answered(self, result: StepResult, *, env_seconds: float) -> None:
         """Note the environment's answer to the turn appended last: reward, messages, info."""
         turns = self._sample.turns
-        turn = turns[-1]
-        reward = float(result.reward)
-        turns[-1] = Turn(turn.start, turn.end, turn.sample_seconds, env_seconds, reward)
-        self._reward += reward
+        start, end, sample_seconds, _, _ = turns[-1]
+        turns[-1] = Turn(start, end, sample_seconds, env_seconds, float(result.reward))
+        self._reward += result.reward
         self._info = dict(result.info)
         self.say(result.messages)
 
     def finish(self, stop_reason: StopReason, *, seconds: float) -> Trajectory:
         """Freeze the record; its info is that of the last answer."""
         end = {"env": self._reward}, self._reward, stop_reason, self._info
-        earlier = tuple([sample.freeze(*end) for sample in self._earlier])
+        earlier: tuple[Trajectory, ...] = ()
+        if self._earlier:
+            earlier = tuple([sample.freeze(*end) for sample in self._earlier])
         return self._sample.freeze(*end, messages=self.messages, seconds=seconds, earlier=earlier)
 
 
@@ -111,14 +114,12 @@ class _Sample:
     __slots__ = ("experts", "log_kept_mass", "logprobs", "tokens", "turns", "versions")
 
     def __init__(self, prompt: Sequence[int]):
-        self.tokens = array("i")
-        self.logprobs = array("f")
-        self.versions = array("i")
+        self.tokens = array("i", prompt)
+        self.logprobs = array("f", bytes(4 * len(prompt)))
+        self.versions = _NOT_SAMPLED * len(prompt)
         self.turns: list[Turn] = []
         self.log_kept_mass: dict[int, Float32s] = {}  # by start of turn, where it isn't 0
         self.experts: Int16s | None = None  # the newest record: it is about all tokens before
-        if len(prompt):
-            self.observe(prompt)
 
     def observe(self, ids: Sequence[int]) -> None:
         self.tokens.fromlist(list(ids))  # several times faster than extend

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.envs import Message, StepResult, Task
 from headrace.pipeline.rollout.config import RolloutConfig
-from headrace.pipeline.rollout.episode import EpisodeIdentity, Rollout, run_episode
+from headrace.pipeline.rollout.episode import Episode, EpisodeIdentity, Rollout, run_episode
 from headrace.pipeline.sampling import Sampling
 from headrace.pipeline.text.renderer import CharacterRenderer, TextConfig
 from headrace.pipeline.types import (
@@ -251,42 +251,88 @@ def test_an_error_that_cannot_be_printed_is_a_failure_too():
     assert "Mute" in run(Script(turn("1")), env={"hook": hook}).error
 
 
-@pytest.mark.parametrize("ends", ["well", "error", "timeout", "cancelled", "hung close"])
-def test_an_environment_may_hold_a_nursery_from_opening_to_closing(ends):
-    class Connected(FakeEnv):
-        async def __aenter__(self):
-            self.manager = trio.open_nursery()
-            self.nursery = await self.manager.__aenter__()
-            self.nursery.start_soon(trio.sleep_forever)
-            return await super().__aenter__()
+class Connected(FakeEnv):
+    """Holds a nursery from opening to closing; notes when its connection ends before."""
 
-        async def __aexit__(self, *_):
-            self.nursery.cancel_scope.cancel()
-            await self.manager.__aexit__(None, None, None)
-            await super().__aexit__(*_)
+    closing = False
+
+    async def __aenter__(self):
+        self.manager = trio.open_nursery()
+        self.nursery = await self.manager.__aenter__()
+        self.nursery.start_soon(self.connection)
+        return await super().__aenter__()
+
+    async def connection(self):
+        try:
+            await trio.sleep_forever()
+        finally:
+            if not self.closing:
+                self.books.cut_short.append("connection")
+
+    async def __aexit__(self, *_):
+        await trio.lowlevel.cancel_shielded_checkpoint()  # to whoever was cancelled
+        self.closing = True
+        self.nursery.cancel_scope.cancel()
+        await self.manager.__aexit__(None, None, None)
+        await super().__aexit__(*_)
+
+
+class Scoped(FakeEnv):
+    """Holds a scope from opening to closing."""
+
+    async def __aenter__(self):
+        self.scope = trio.CancelScope()
+        self.scope.__enter__()
+        return await super().__aenter__()
+
+    async def __aexit__(self, *_):
+        await trio.lowlevel.checkpoint()
+        self.scope.__exit__(None, None, None)
+        await super().__aexit__(*_)
+
+
+@pytest.mark.parametrize("env", [Connected, Scoped])
+@pytest.mark.parametrize(
+    "ends", ["well", "error", "timeout", "stopped", "cancelled", "hung close"]
+)
+def test_an_environment_may_hold_a_nursery_or_a_scope_from_opening_to_closing(ends, env):
 
     async def hook(call, task, step):
         if call == "close" and ends == "hung close":
             await trio.sleep_forever()
         if call == "step" and ends == "error":
             raise OSError("lost")
-        if call == "step" and ends in ("timeout", "cancelled"):
+        if call == "step" and ends in ("timeout", "stopped", "cancelled"):
             await trio.sleep_forever()
 
     books = Books()
-    rollout = Rollout(
-        lambda: Connected(books, (), hook), RENDERER, Script(turn("1")), RolloutConfig()
-    )
+    rollout = Rollout(lambda: env(books, (), hook), RENDERER, Script(turn("1")), RolloutConfig())
+
+    async def stop(episode):
+        await trio.sleep(5.0)
+        episode.stop("over_age")
 
     async def main():
-        with trio.move_on_after(5.0 if ends == "cancelled" else 1000.0):
-            return await run_episode(rollout, TASK, IDENTITY)
+        episode = Episode(rollout, TASK, IDENTITY)
+        async with trio.open_nursery() as nursery:
+            if ends == "stopped":
+                nursery.start_soon(stop, episode)
+            with trio.move_on_after(5.0 if ends == "cancelled" else 1000.0):
+                outcome = await episode.run()
+                await trio.lowlevel.checkpoint()
+                return outcome
 
     outcome = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert books.balanced
-    kinds = {"error": "env_error", "timeout": "env_timeout", "hung close": "env_timeout"}
-    if ends in kinds:
-        assert outcome.kind == kinds[ends]
+    assert ends == "cancelled" or "connection" not in books.cut_short
+    errors = {
+        "error": "env_error: environment step: OSError: lost",
+        "timeout": "env_timeout: environment step took more than 60.0 s",
+        "stopped": "cancelled: environment step: over_age",
+        "hung close": "env_timeout: environment close took more than 10.0 s",
+    }
+    if ends in errors:
+        assert f"{outcome.kind}: {outcome.error}" == errors[ends]
     else:
         assert (outcome is None) == (ends == "cancelled")
 
