@@ -12,6 +12,7 @@ from typing import Generic, Self, TypeVar
 Item = TypeVar("Item")
 
 _PLACES = 32
+_EMPTY = (None,) * _PLACES
 
 
 @dataclass(slots=True)
@@ -22,7 +23,7 @@ class Numbered(Generic[Item]):
 
     Attributes:
       begin: the number of the first place.
-      blocks: all full but for the last one, the first one never empty.
+      blocks: of all places; the first block is never empty.
 
     Example:
       >>> names = Numbered().add(7, "a").add(8, "b").add(9, "c")
@@ -50,22 +51,14 @@ class Numbered(Generic[Item]):
     def get(self, number: int) -> Item | None:
         """Return the item with this number, or None."""
         at, place = divmod(number - self.begin, _PLACES)
-        if 0 <= at < len(self.blocks):
-            block = self.blocks[at]
-            if place < len(block):
-                return block[place]
-        return None
+        return self.blocks[at][place] if 0 <= at < len(self.blocks) else None
 
     def add(self, number: int, item: Item) -> Self:
-        """Return the map with a new item, whose number is the next one after the last added."""
-        if not self.blocks:
-            return type(self)(number, ((item,),), 1)
-        last = self.blocks[-1]
-        if len(last) == _PLACES:
-            blocks = (*self.blocks, (item,))
-        else:
-            blocks = (*self.blocks[:-1], (*last, item))
-        return type(self)(self.begin, blocks, self.size + 1)
+        """Return the map with a new item, whose number is larger than all before."""
+        begin, blocks = (self.begin, self.blocks) if self.blocks else (number, (_EMPTY,))
+        while len(blocks) * _PLACES <= number - begin:
+            blocks = (*blocks, _EMPTY)
+        return type(self)(begin, _with(blocks, number - begin, item), self.size + 1)
 
     def replace(self, number: int, item: Item) -> Self:
         """Return the map with another item in the place of the one with this number.
@@ -73,7 +66,10 @@ class Numbered(Generic[Item]):
         Raises:
           KeyError: if there is none.
         """
-        return type(self)(self.begin, self._with(number, item), self.size)
+        if self.get(number) is None:
+            raise KeyError(number)
+        blocks = _with(self.blocks, number - self.begin, item)
+        return type(self)(self.begin, blocks, self.size)
 
     def remove(self, number: int) -> Self:
         """Return the map without the item with this number.
@@ -81,16 +77,21 @@ class Numbered(Generic[Item]):
         Raises:
           KeyError: if there is none.
         """
-        begin, blocks = self.begin, self._with(number, None)
+        if self.get(number) is None:
+            raise KeyError(number)
+        begin, blocks = self.begin, _with(self.blocks, number - self.begin, None)
         while blocks and not any(blocks[0]):
             begin, blocks = begin + _PLACES, blocks[1:]
         return type(self)(begin, blocks, self.size - 1)
 
-    def _with(self, number: int, item: Item | None) -> tuple[tuple[Item | None, ...], ...]:
-        if self.get(number) is None:
-            raise KeyError(number)
-        at, place = divmod(number - self.begin, _PLACES)
-        block, blocks = list(self.blocks[at]), list(self.blocks)
-        block[place] = item
-        blocks[at] = tuple(block)
-        return tuple(blocks)
+
+_Blocks = tuple[tuple[Item | None, ...], ...]
+
+
+def _with(blocks: _Blocks[Item], offset: int, item: Item | None) -> _Blocks[Item]:
+    """Put an item, or none, in one place."""
+    at, place = divmod(offset, _PLACES)
+    changed, block = list(blocks), list(blocks[at])
+    block[place] = item
+    changed[at] = tuple(block)
+    return tuple(changed)

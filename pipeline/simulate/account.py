@@ -21,8 +21,8 @@ is what is left of the others, so a sum other than 1 would be a mistake:
   sync         both: waiting for a publish
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -30,7 +30,6 @@ import numpy as np
 from ..groups.policy_version import lag
 from ..types import Trajectory, TrajectoryGroup, Turn
 from .environment import announced_serial
-from .episodes import EpisodeBook
 from .speeds import SamplerCosts, Work, work_of
 
 NAMES = (
@@ -115,26 +114,6 @@ class GenerationSeconds:
         return {name: part / (self.slots * elapsed_seconds) for name, part in parts.items()}
 
 
-def _no_seconds() -> defaultdict[str, float]:
-    return defaultdict(float)
-
-
-@dataclass
-class IdleWatch:
-    """Adds up idle slots where every episode in flight holds one."""
-
-    slots: int
-    book: EpisodeBook
-    why_idle: Callable[[], str]
-    idle_seconds: defaultdict[str, float] = field(default_factory=_no_seconds)
-
-    def advance(self, seconds: float) -> None:
-        """Count an interval in which nothing changes."""
-        idle = self.slots - self.book.in_flight
-        if idle:
-            self.idle_seconds[self.why_idle()] += idle * seconds
-
-
 @dataclass
 class LearnerWatch:
     """Adds up what the learner does, in seconds.
@@ -196,10 +175,9 @@ class UseWatch:
         """Count a group of a batch; return its episodes' masked shares by serial number."""
         self.groups += 1
         self.lags[min(lag(group.oldest_version, batch), self.most_lag)] += 1
-        oldest = batch - self.most_lag
-        masked = {}
+        masked, most = {}, self.most_lag
         for trajectory in group.trajectories:
-            share = masked_share(trajectory, oldest) if oldest > 0 else 0.0
+            share = masked_share(trajectory, batch - most) if batch > most else 0.0
             masked[announced_serial(trajectory.tokens)] = share
             self._episodes.append((trajectory.turns, 1 - share))
         return masked

@@ -80,18 +80,22 @@ class SimulatedEnv:
         Raises:
           OSError: at the end of an episode that the workload lets break.
         """
-        world, course, turn = self._world, self._course, self._turn
-        self._turn += 1
-        self._episode.waiting = True
-        await world.timers.sleep(course.latency_seconds[turn])
-        last = turn + 1 == len(course.latency_seconds)
-        if last and world.workload.breaks(self._seed):
+        course, episode, turn = self._course, self._episode, self._turn
+        self._turn = following = turn + 1
+        episode.waiting = True
+        await self._world.timers.sleep(course.latency_seconds[turn])
+        if following == len(course.latency_seconds):
+            return self._end()
+        episode.waiting = False
+        answer = f"{course.observed_tokens[turn]} {course.sampled_tokens[following]}"
+        return StepResult((Message("tool", answer),))
+
+    def _end(self) -> StepResult:
+        workload = self._world.workload
+        if workload.breaks(self._seed):
             raise OSError("the simulated environment broke")
         self._episode.waiting = False
-        if last:
-            return _END_BY_REWARD[world.workload.reward(self._seed)]
-        answer = f"{course.observed_tokens[turn]} {course.sampled_tokens[turn + 1]}"
-        return StepResult((Message("tool", answer),))
+        return _END_BY_REWARD[workload.reward(self._seed)]
 
 
 class CountingRenderer:

@@ -100,6 +100,7 @@ class EpisodeBook:
     Attributes:
       decided: the episodes whose fate is known.
       started: episodes ever started.
+      in_flight: episodes of groups now running; those of an evaluation run beside them.
       in_flight_max: the most at one time.
       turns: turns of the policy asked for.
     """
@@ -115,32 +116,29 @@ class EpisodeBook:
         """
         self.decided: list[Episode] = []
         self.started = 0
+        self.in_flight = 0
         self.in_flight_max = 0
         self.turns = 0
         self._now = now
         self._slot_is_row = slot_is_row
         self._run_ended = run_ended
         self._open: dict[int, Episode] = {}
-        self._evaluating = 0
         self._ended: dict[int, list[Episode]] = {}
-
-    @property
-    def in_flight(self) -> int:
-        """Episodes of groups now running; those of an evaluation run beside them."""
-        return len(self._open) - self._evaluating
 
     def open(self) -> Episode:
         """Start an episode."""
-        episode = Episode(self.started, self._now())
+        serial = self.started
+        episode = self._open[serial] = Episode(serial, self._now())
         self.started += 1
-        self._open[episode.serial] = episode
+        self.in_flight += 1
         return episode
 
     def turn_asked(self, serial: int, group: int) -> Episode:
         """Note that the policy is asked for a turn of an episode; return the episode."""
         self.turns += 1
         episode = self._open[serial]
-        self._evaluating += group < 0 <= episode.group
+        if group < 0 <= episode.group:
+            self.in_flight -= 1
         episode.group = group
         episode.waiting = True
         if self.in_flight > self.in_flight_max:
@@ -155,9 +153,9 @@ class EpisodeBook:
         """End an episode: it ended well, or it was stopped or broke while it waited."""
         del self._open[episode.serial]
         if episode.group < 0:
-            self._evaluating -= 1
             self._decide(episode, Fate.EVALUATION)
             return
+        self.in_flight -= 1
         if not self._slot_is_row:
             episode.slot_seconds = self._now() - episode.began
         if not episode.waiting:

@@ -4,6 +4,7 @@ The only module here that knows the controller. Its order is that of a real run.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 
@@ -21,7 +22,6 @@ from .account import (
     WAITING,
     GenerationSeconds,
     Ideal,
-    IdleWatch,
     LearnerWatch,
     Pools,
     UseWatch,
@@ -81,7 +81,7 @@ class _Run:
             why_idle=self._why_idle,
             on_row_seconds=self._row_given_back,
         )
-        self._idle = IdleWatch(self._slots, self._book, self._why_idle)
+        self._idle_seconds: defaultdict[str, float] = defaultdict(float)
         self._learning = LearnerWatch()
         self._learner = SimulatedLearner(simulation.learner, timers, self._learning.updated)
         self._publishing = False
@@ -116,7 +116,7 @@ class _Run:
         generation = GenerationSeconds(
             slots=self._slots,
             held={fate.value: spent for fate, spent in slot_seconds(book.decided).items()},
-            idle=engine.idle_seconds if self._in_rows else self._idle.idle_seconds,
+            idle=engine.idle_seconds if self._in_rows else self._idle_seconds,
             recompute=engine.recompute_seconds if self._in_rows else 0.0,
             sync=engine.pause_seconds * self._slots if self._in_rows else 0.0,
         )
@@ -206,8 +206,8 @@ class _Run:
 
     def _advance(self, seconds: float) -> None:
         state = self._ledger_before = self._controller.ledger
-        if not self._in_rows:
-            self._idle.advance(seconds)
+        if not self._in_rows and (idle := self._slots - self._book.in_flight):
+            self._idle_seconds[self._why_idle()] += idle * seconds
         if state.learner_waits:
             self._learning.starved += seconds
         elif self._publishing:

@@ -80,14 +80,17 @@ class SimulatedSampler:
           ValueError: for a request without tokens or budget, or of a version not held.
         """
         self._check(request)
-        room = self._context_tokens - len(request.tokens)
-        if room < 1:
+        budget = min(request.max_tokens, self._context_tokens - len(request.tokens))
+        if budget < 1:
             await trio.lowlevel.checkpoint()
             return _completion((), request.stop_ids, FinishReason.PROMPT_TOO_LONG)
-        budget = min(request.max_tokens, room)
         wanted = max(1, self._turn_tokens(request)) if request.stop_ids else budget + 1
         finish = FinishReason.STOP if wanted <= budget else FinishReason.LENGTH
-        spans = await self._spans(request, min(wanted, budget))
+        tokens = min(wanted, budget)
+        if not self._turns_are_free:
+            spans = await self._spans(request, tokens)
+        else:
+            spans = ((await self._free_version(request), tokens),)
         return _completion(spans, request.stop_ids, finish)
 
     async def publish(self, params: Any, version: int) -> None:
@@ -130,12 +133,19 @@ class SimulatedSampler:
         left = self.engine.settle(self._timers.now)
         self._deliver([*left, *self.engine.release_all()])
 
+    async def _free_version(self, request: SampleRequest) -> int:
+        """Wait only for the first publish; return the version that samples the whole turn."""
+        if self.policy_version == NO_VERSION:
+            self._early += 1
+            try:
+                await self._first_publish.wait()
+            finally:
+                self._early -= 1
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return self.policy_version if request.version is None else request.version
+
     async def _spans(self, request: SampleRequest, tokens: int) -> tuple[tuple[int, int], ...]:
         """Wait until so many tokens are sampled; return (version, tokens) in order."""
-        if self._turns_are_free:
-            await self._is_published()
-            version = self.policy_version if request.version is None else request.version
-            return ((version, tokens),)
         job = Job(
             request.key, request.priority, len(request.tokens), tokens, pinned=request.version
         )
@@ -153,16 +163,6 @@ class SimulatedSampler:
         if request.version is not None:
             return ((request.version, tokens),)
         return tuple(by_version(job, self.engine.published))
-
-    async def _is_published(self) -> None:
-        if self.policy_version != NO_VERSION:
-            await trio.lowlevel.checkpoint_if_cancelled()
-            return
-        self._early += 1
-        try:
-            await self._first_publish.wait()
-        finally:
-            self._early -= 1
 
     def _settle(self) -> bool:
         """Let the engine see the instant that is over; true if somebody's wait is over too."""

@@ -61,7 +61,8 @@ class Timers(trio.abc.Clock):
         if self._keeper is None:
             return math.inf
         try:
-            self._move_on(deadline)
+            if not self._settle():
+                self._jump(deadline)
         except Exception as error:  # which would be lost here
             self._error = error
             trio.lowlevel.reschedule(self._keeper)
@@ -111,12 +112,11 @@ class Timers(trio.abc.Clock):
         self._keeper = None
         return Abort.SUCCEEDED
 
-    def _move_on(self, deadline: float) -> None:
+    def _settle(self) -> bool:
         woken = False
         for settle in self._instant_ends:
             woken = settle() or woken
-        if not woken:
-            self._jump(deadline)
+        return woken
 
     def _jump(self, deadline: float) -> None:
         due, cancelled = self._due, self._cancelled
