@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_train import ROOT
+from tests.test_train import ROOT, TINY
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads /proc")
 DEADLINE_SECONDS = 10.0
@@ -57,11 +57,11 @@ def check_nothing_outlives(mark: str) -> None:
         time.sleep(0.05)
 
 
-def start(mark: str, *command: str) -> subprocess.Popen[str]:
+def start(mark: str, *command: str, path: Path = ROOT) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *command],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), MARK: mark},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{path}", MARK: mark},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -106,4 +106,50 @@ def test_conformance_30_a_prediction_ends_with_its_run(how):
         run.send_signal(how)
         _, output = run.communicate(timeout=DEADLINE_SECONDS)
     assert run.returncode in (-how, 1), output
+    check_nothing_outlives(mark)
+
+
+OWN = """
+from headrace.envs import EnvSpec, Message, StepResult, in_processes
+from examples.reverse import tasks
+
+class Own:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def reset(self, task, seed):
+        return [Message("user", task.data["word"])]
+
+    def step(self, message):
+        return StepResult(reward=float(len(message.content)), terminated=True)
+
+SPEC = EnvSpec(make=in_processes(Own, processes=2), tasks=tasks, demonstrate=None, best_reward=4.0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(250)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("phase", ["compiling", "step 3"])
+def test_conformance_30_no_process_outlives_a_training_that_is_killed(how, phase, tmp_path):
+    """Neither its environments' workers nor the simulation that predicts it."""
+    (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
+    recipe = (ROOT / "examples" / "reverse.toml").read_text(encoding="utf-8")
+    own = tmp_path / "own.toml"
+    own.write_text(recipe.replace("examples.reverse:SPEC", "own:SPEC"), encoding="utf-8")
+    flags = ["--run.dir", str(tmp_path / "run"), *TINY, "--run.steps", "100000"]
+    flags += ["--run.predict", "--warm-start.steps", "0", "--evaluate.tasks", "0"]
+    rng, mark = random.Random(phase), uuid.uuid4().hex
+    with start(mark, "-m", "headrace", "train", str(own), *flags, path=tmp_path) as run:
+        for line in run.stdout:
+            if line.startswith(phase):
+                break
+        time.sleep(rng.uniform(0.0, 0.5))
+        assert len(processes_of(mark)) > 1
+        run.send_signal(how)
+        _, output = run.communicate(timeout=120)
+    assert run.returncode == (130 if how is signal.SIGINT else -how), output
     check_nothing_outlives(mark)

@@ -249,6 +249,28 @@ def test_distillation_of_the_whole_vocabulary_is_the_divergence_and_of_oneself_i
     np.testing.assert_allclose(same, 0.0, atol=1e-6)
 
 
+@pytest.mark.slow
+def test_law_12_the_split_changes_no_gradient_of_a_distillation():
+    teach = partial(teacher_tokens, forward=toy_forward, k=3, entries=VOCAB, temperature=1.0)
+    objective = partial(
+        distill_objective,
+        forward=toy_forward,
+        teach=teach,
+        divergence=divergence("reverse"),
+        temperature=1.0,
+    )
+    step = quick_jit(partial(offline_step, objective=objective, optimizer=SGD))
+    few_rows = BatchShape(SHAPE.units, 2, SHAPE.row_tokens)
+    (whole, loss), (split, same) = (
+        step(init_state(PARAMS, SGD), plain_batch(toy_items(), shape), Fixed(teacher=OTHER))
+        for shape in (SHAPE, few_rows)
+    )
+    for key, value in whole.params.items():
+        assert np.abs(value - PARAMS[key]).max() > 1e-3
+        np.testing.assert_allclose(split.params[key], value, atol=3e-6)
+    np.testing.assert_allclose(same["loss"], loss["loss"], rtol=1e-5)
+
+
 def whole_divergence(items, name):
     """The mean over counted tokens, from logits of one sequence at a time in float64."""
     apart = []
