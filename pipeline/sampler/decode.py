@@ -24,22 +24,9 @@ from .penalties import add_token, count_tokens, penalises
 from .reading import Reading, Seen, Step, reading_of
 from .rows import DecodeInput, Rows
 from .state import SamplerState, Views, apply_update, keep_experts
+from .turns import SampledBlock
 
 NextLogits = Callable[[Seen, Rows], Step]
-
-
-class Decoded(NamedTuple):
-    """What one dispatch sampled.
-
-    Attributes:
-      draws: tokens and their numbers, each [k, S, ...].
-      num_sampled: i32[S], how many of them each row sampled, the first ones; a stop token was.
-      active: bool[S], the rows that go on, those that weren't served included.
-    """
-
-    draws: Draw
-    num_sampled: jax.Array
-    active: jax.Array
 
 
 class _Carry(NamedTuple):
@@ -50,6 +37,7 @@ class _Carry(NamedTuple):
       counts: i32[S, V], what penalties need of the tokens so far.
       fed: i32[k, S], the tokens that went in.
       experts: i16[k, S, L, k'], which experts these took; None where that isn't recorded.
+      draws: [k, S, ...].
     """
 
     step: jax.Array
@@ -72,7 +60,7 @@ def decode(
     top_logprobs: int,
     model: Model,
     path: AttentionPath,
-) -> tuple[SamplerState, Views, Decoded]:
+) -> tuple[SamplerState, Views, SampledBlock]:
     """Apply the update, then sample up to `steps` tokens a served row.
 
     State and views are donated. What a served row's view lacks is copied out of the pages first.
@@ -86,19 +74,18 @@ def decode(
       top_logprobs: most likely tokens returned per sampled one, static.
       path: how the cache is read and written, static.
     """
-    assert inputs.update is not None, "the engine fills it in"
-    updated = apply_update(state.rows, inputs.update)
+    update, (served, tenures, tables) = inputs
+    updated = apply_update(state.rows, update)
     # From here on "active" means "active and served"; the others wake up at the end.
-    asleep = updated.active & ~inputs.served
-    rows = updated._replace(active=updated.active & inputs.served)
-    tables = inputs.tables
+    asleep = updated.active & ~served
+    rows = updated._replace(active=updated.active & served)
     reading = reading_of(model, path, record=state.experts is not None)
 
     def next_logits(seen: Seen, rows: Rows) -> Step:
         return reading.next_logits(params, seen, rows, tables)
 
     one_token = partial(_one_token, next_logits, top_logprobs=top_logprobs)
-    stale = inputs.served & (inputs.tenures != views.tenures)
+    stale = served & (tenures != views.tenures)
     seen = reading.open(state, views.layers, tables, stale)
     counts = _counts(state.tokens, rows, tables, model.vocab_size)
     start = _start(rows, seen, counts, steps=steps, top_logprobs=top_logprobs)
@@ -114,8 +101,9 @@ def decode(
     active = end.rows.active | end.rested | asleep
     state, layers = _keep(state, end, first=rows.position, tables=tables, reading=reading)
     state = dataclasses.replace(state, rows=end.rows._replace(active=active))
-    views = Views(jnp.where(stale, inputs.tenures, views.tenures), layers)
-    return state, views, Decoded(end.draws, end.rows.position - rows.position, active)
+    views = Views(jnp.where(stale, tenures, views.tenures), layers)
+    draws = jax.tree.map(partial(jnp.swapaxes, axis1=0, axis2=1), end.draws)
+    return state, views, SampledBlock(draws, end.rows.position - rows.position, active)
 
 
 def _start(rows: Rows, seen: Seen, counts: jax.Array, *, steps: int, top_logprobs: int) -> _Carry:

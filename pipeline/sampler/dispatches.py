@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from .rows import DecodeInput, PrefillChunk
+from ..types import Int32s
+from .rows import PrefillChunk, RowPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,10 +19,12 @@ class DecodeDispatch:
     """A planned decode dispatch; of a row with another tenure by then, its tokens are nobody's.
 
     Attributes:
+      update: the `RowUpdate` before it, packed; None for no row.
       version: the policy version of all tokens.
       window: positions that it may touch in any served row, rounded up to a compiled window.
     """
 
-    inputs: DecodeInput
+    plan: RowPlan
+    update: Int32s | None
     version: int
     window: int

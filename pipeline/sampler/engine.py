@@ -18,14 +18,15 @@ from ..models.model import Model
 from ..sampling import Constraint
 from ..types import Completion, Int32s, SampleRequest
 from .config import SamplerConfig
-from .decode import Decoded
 from .dispatches import DecodeDispatch
 from .expert_record import with_experts
 from .layout import num_shards
 from .occupant import Ticket
+from .packed import sampled_like
+from .packing import pack, unpack
 from .programs import Programs, compile_programs
 from .relocate import relocate
-from .rows import RowUpdate
+from .rows import DecodeInput
 from .scheduler import Finished, Scheduler
 from .state import SamplerState, Views
 from .stops import DecodeText
@@ -75,7 +76,7 @@ class _Loaded:
 
     programs: Programs
     state: SamplerState
-    no_update: RowUpdate
+    no_update: jax.Array
     window: int = 0
     views: Views | None = None
 
@@ -106,9 +107,10 @@ class Engine:
         self._scheduler = Scheduler(
             config, model.vocab_size, shards=num_shards(mesh), decode_text=decode_text
         )
+        self._sampled = sampled_like(config, model.vocab_size)
         self._loaded: _Loaded | None = None
         self._weights: dict[int, Any] = {}  # by version
-        self._unread: list[tuple[DecodeDispatch, Decoded]] = []  # dispatched, in order
+        self._unread: list[tuple[DecodeDispatch, jax.Array]] = []  # dispatched, in order
         self._finished: list[Finished] = []
         self._generated_tokens = 0
         self._dispatches = 0
@@ -225,7 +227,7 @@ class Engine:
         dispatch = self._scheduler.next_prefill(version)
         if dispatch is not None:
             program = loaded.programs.prefill[dispatch.window]
-            loaded.state = program(self._weights[version], loaded.state, dispatch.chunk)
+            loaded.state = program(self._weights[version], loaded.state, pack(dispatch.chunk))
 
     def _decode(self, loaded: _Loaded, version: int) -> None:
         dispatch = self._scheduler.next_decode(version)
@@ -238,9 +240,8 @@ class Engine:
         # bits are the same in every window that holds it, whoever of its neighbours chose it.
         program = loaded.programs.decode[dispatch.window]
         views, weights = loaded.views_of(dispatch.window), self._weights[version]
-        inputs = dispatch.inputs
-        if inputs.update is None:
-            inputs = inputs._replace(update=loaded.no_update)
+        update = loaded.no_update if dispatch.update is None else dispatch.update
+        inputs = DecodeInput(update, pack(dispatch.plan))
         loaded.state, loaded.views, decoded = program(weights, loaded.state, views, inputs)
         self._unread.append((dispatch, decoded))
         self._dispatches += 1
@@ -248,7 +249,7 @@ class Engine:
     def _read(self) -> None:
         """Wait for the results that weren't read, and take them in."""
         for dispatch, decoded in self._unread:
-            block = SampledBlock(*jax.device_get(decoded))
+            block = unpack(jax.device_get(decoded), self._sampled)
             self._generated_tokens += int(block.num_sampled.sum())
             if self._config.draws.record_experts:
                 self._finished += self._record_with_experts(dispatch, block)
@@ -268,7 +269,7 @@ class Engine:
                 row, prompt_tokens = rows[ticket]
                 answer = with_experts(  # noqa: PLW2901 - the same answer, with more in it
                     answer,
-                    dispatch.inputs.tables[row],
+                    dispatch.plan.tables[row],
                     prompt_tokens=prompt_tokens,
                     shard=row * programs.shards // self._config.rows,
                     loaded=(programs, state),

@@ -23,28 +23,26 @@ from ..types import Int32s
 from .attention_paths import AttentionPath, choose_path, platform_of
 from .check_weights import check_weights
 from .config import SamplerConfig
-from .decode import Decoded, decode
+from .decode import decode
 from .layout import Layout, leading, make_layout
+from .packed import decode_packed, pack_rows, prefill_packed
+from .packing import pack
 from .prefill import prefill
-from .rows import (
-    NOBODY,
-    DecodeInput,
-    PrefillChunk,
-    RowUpdate,
-    idle_chunk,
-    idle_decode,
-    no_update,
-)
+from .rows import NOBODY, DecodeInput, idle_chunk, idle_decode, no_update
 from .state import SamplerState, Views, initial_state
 from .transfer import PageData, duplicate, extract, extract_experts, insert
 
 Lowered = dict[str, jax.stages.Lowered]
-Decode = Callable[[Params, SamplerState, Views, DecodeInput], tuple[SamplerState, Views, Decoded]]
+Decode = Callable[
+    [Params, SamplerState, Views, DecodeInput], tuple[SamplerState, Views, jax.Array]
+]
 
 
 @dataclass(frozen=True)
 class Programs:
     """The compiled programs; each donates the state that it returns, and the views.
+
+    What is told of rows or lanes is packed into one array each, and so is what they sampled.
 
     Attributes:
       shards: parts of the state along the data axis of the mesh.
@@ -63,9 +61,9 @@ class Programs:
 
     shards: int
     initial_state: Callable[[], SamplerState]
-    no_update: Callable[[], RowUpdate]
+    no_update: Callable[[], jax.Array]
     place: Callable[[Params], Params]
-    prefill: Mapping[int, Callable[[Params, SamplerState, PrefillChunk], SamplerState]]
+    prefill: Mapping[int, Callable[[Params, SamplerState, Int32s], SamplerState]]
     views: Mapping[int, Callable[[], Views]]
     decode: Mapping[int, Decode]
     duplicate: Callable[[SamplerState, Int32s, Int32s], SamplerState]
@@ -154,8 +152,8 @@ def _lower_moves(sizes: _Sizes) -> Lowered:
 
 
 def _lower_no_update(sizes: _Sizes) -> jax.stages.Lowered:
-    update = no_update(sizes.config, sizes.model.vocab_size)
-    make = partial(jax.tree.map, jnp.asarray, update)
+    update = pack(no_update(sizes.config, sizes.model.vocab_size))
+    make = partial(jnp.asarray, update)
     return jax.jit(make, out_shardings=sizes.layout.shardings(leading(update, "rows"))).lower()
 
 
@@ -163,9 +161,11 @@ def _lower_window(sizes: _Sizes, window: int) -> Lowered:
     config, layout = sizes.config, sizes.layout
     params = abstract_params(sizes.model, config.weights)
     state, axes = _state(sizes)
-    operands = params, state, idle_chunk(config, window)
+    chunk = idle_chunk(config, window)
+    operands = params, state, pack(chunk)
     inputs = _axes(params, sizes), axes, leading(operands[-1], "rows")
-    into_cache = partial(prefill, model=sizes.model)
+    fill = partial(prefill, model=sizes.model)
+    into_cache = partial(prefill_packed, prefill=fill, like=chunk)
     prefills = layout.jit(into_cache, inputs=inputs, outputs=axes, donate=(1,))
     lowered = {f"prefill {window}": prefills.lower(*operands)}
     return lowered | _lower_decode(sizes, window, params)
@@ -177,18 +177,19 @@ def _lower_decode(sizes: _Sizes, window: int, params: Any) -> Lowered:
     make_views = partial(_make_views, sizes, state, window)
     views = jax.eval_shape(make_views)
     of_views = Views(leading(views.tenures, "rows"), leading(views.layers, "kv_heads", "rows"))
-    operands = params, state, views, idle_decode(config, sizes.model.vocab_size, window)
+    like = idle_decode(config, sizes.model.vocab_size, window)
+    operands = params, state, views, DecodeInput(*map(pack, like))
     inputs = _axes(params, sizes), axes, of_views, leading(operands[-1], "rows")
-    sample = partial(
+    steps = partial(
         decode,
         steps=config.decode_tokens,
         top_logprobs=config.draws.max_top_logprobs,
         model=sizes.model,
         path=sizes.path,
     )
-    *_, decoded = jax.eval_shape(sample, *operands)
-    ends = leading((decoded.num_sampled, decoded.active), "rows")
-    outputs = axes, of_views, Decoded(leading(decoded.draws, None, "rows"), *ends)
+    sample = partial(decode_packed, decode=steps, like=like)
+    *_, sampled = jax.eval_shape(sample, *operands)
+    outputs = axes, of_views, leading(sampled, "rows")
     decodes = layout.jit(sample, inputs=inputs, outputs=outputs, donate=(1, 2))
     fresh = jax.jit(make_views, out_shardings=layout.shardings(of_views))
     return {
@@ -199,7 +200,7 @@ def _lower_decode(sizes: _Sizes, window: int, params: Any) -> Lowered:
 
 def _maker(sizes: _Sizes) -> Callable[[], SamplerState]:
     make = partial(initial_state, sizes.config, sizes.model, platform=sizes.platform)
-    return partial(make, shards=sizes.layout.shards)
+    return lambda: pack_rows(make(shards=sizes.layout.shards))
 
 
 def _make_views(sizes: _Sizes, state: SamplerState, window: int) -> Views:

@@ -2,13 +2,12 @@
 
 from collections.abc import Collection
 
-import numpy as np
-
 from ..types import Int32s
 from .config import SamplerConfig
 from .occupant import Occupant
 from .options import write_allowed, write_options
-from .rows import NO_STOP, RowUpdate, copied, no_update
+from .packing import pack
+from .rows import NO_STOP, no_update
 
 
 class RowNumbers:
@@ -43,14 +42,14 @@ class RowNumbers:
         self._update.rows.active[row] = False
         self._update.changed[row] = True
 
-    def take(self) -> RowUpdate | None:
-        """Hand over what changed since the last call; None for nothing."""
+    def take(self) -> Int32s | None:
+        """Hand over what changed since the last call, packed; None for nothing."""
         update = self._update
         if not update.changed.any():
             return None
-        self._update = RowUpdate(np.zeros_like(update.changed), update.rows)
-        # The dispatch may read its arrays later than it is made; ours go on being written.
-        return RowUpdate(update.changed, copied(update.rows))
+        packed: Int32s = pack(update)
+        update.changed[:] = False
+        return packed
 
     def _go_on(self, row: int, tokens: Int32s) -> None:
         rows = self._update.rows

@@ -50,21 +50,30 @@ class RowUpdate(NamedTuple):
     rows: Rows
 
 
-class DecodeInput(NamedTuple):
-    """What one decode dispatch is given beside weights and state.
+class RowPlan(NamedTuple):
+    """Which rows one decode dispatch serves, and where their texts are.
 
     Attributes:
-      update: the rows that changed since the last dispatch, of whatever version. None for no
-        row, as long as the engine hasn't put the one there that is on the device already.
       served: bool[S], the rows that sample; idle ones may be among them.
       tenures: i32[S], another number each time that a row starts; `NOBODY` for idle ones.
       tables: i32[S, n], the pages of each served row's window.
     """
 
-    update: RowUpdate | None
     served: Any
     tenures: Any
     tables: Any
+
+
+class DecodeInput(NamedTuple):
+    """What one decode dispatch is given beside weights and state; each packed, on the way.
+
+    Attributes:
+      update: a `RowUpdate`, the rows that changed since the last dispatch, of whatever version.
+      plan: a `RowPlan`.
+    """
+
+    update: Any
+    plan: Any
 
 
 class PrefillChunk(NamedTuple):
@@ -109,21 +118,14 @@ def no_update(config: SamplerConfig, vocab_size: int) -> RowUpdate:
     return RowUpdate(np.zeros(config.rows, np.bool_), idle_rows(config, vocab_size))
 
 
-def copied(rows: Rows) -> Rows:
-    """Copy NumPy rows, all fields."""
-    options = DrawOptions(*(None if field is None else field.copy() for field in rows.options))
-    changed = {name: field.copy() for name, field in rows._asdict().items() if name != "options"}
-    return Rows(options=options, **changed)
-
-
 def idle_decode(config: SamplerConfig, vocab_size: int, window: int) -> DecodeInput:
     """Make the input of a decode dispatch that serves no row."""
-    return DecodeInput(
-        update=no_update(config, vocab_size),
+    plan = RowPlan(
         served=np.zeros(config.rows, np.bool_),
         tenures=np.full(config.rows, NOBODY, np.int32),
         tables=np.full((config.rows, window // config.page_tokens), BIN, np.int32),
     )
+    return DecodeInput(no_update(config, vocab_size), plan)
 
 
 def idle_chunk(config: SamplerConfig, window: int) -> PrefillChunk:

@@ -24,7 +24,7 @@ from .lanes import Lane, make_chunk, plan_lanes
 from .moves import Move
 from .occupant import Occupant, Rank, Ticket
 from .row_numbers import RowNumbers
-from .rows import DecodeInput
+from .rows import RowPlan
 from .shards import Shards
 from .stops import DecodeText, first_stop
 from .turns import SampledBlock
@@ -246,9 +246,8 @@ class Scheduler:
             return None
         self._served += count
         window = self._config.window_for(int(self._rows.reach().max(where=served, initial=0)))
-        tables, tenures = self._rows.serve(served, window), self._rows.tenures
-        inputs = DecodeInput(self._numbers.take(), served, tenures, tables)
-        return DecodeDispatch(inputs, version, window)
+        plan = RowPlan(served, self._rows.tenures, self._rows.serve(served, window))
+        return DecodeDispatch(plan, self._numbers.take(), version, window)
 
     def _waits_for_prompts(self, version: int) -> bool:
         if self._some_were_ready:
@@ -270,7 +269,7 @@ class Scheduler:
 
     def record(self, dispatch: DecodeDispatch, block: SampledBlock) -> list[Finished]:
         """Take in what a decode dispatch sampled; free the rows that ended."""
-        taken = dispatch.inputs.served & (dispatch.inputs.tenures == self._rows.tenures)
+        taken = dispatch.plan.served & (dispatch.plan.tenures == self._rows.tenures)
         counts = self._rows.record(block, taken)
         finished: list[Finished] = []
         for row in np.flatnonzero(taken & (self._rows.watched | ~block.active)).tolist():

@@ -21,6 +21,7 @@ class SamplerState:
     Attributes:
       caches: empty for a model without a cache.
       tokens: i32[P, page].
+      rows: packed into one array (`packing`) between two dispatches.
       experts: i16[P, page, L, k], which experts a token took; None where that isn't recorded.
     """
 

@@ -10,16 +10,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ..types import Bools, Float32s, Int32s, TopLogprobs
+from ..types import Float32s, Int32s, TopLogprobs
 from .config import SamplerConfig
 
 
 class SampledBlock(NamedTuple):
-    """What one decode dispatch sampled, on the host; see `decode.Decoded`."""
+    """What one decode dispatch sampled; on the device, or on the host.
+
+    Attributes:
+      draws: a `Draw`: tokens and their numbers, each [S, k, ...].
+      num_sampled: i32[S], how many of them each row sampled, the first ones; a stop token was.
+      active: bool[S], the rows that go on, those that weren't served included.
+    """
 
     draws: Any
-    num_sampled: Int32s
-    active: Bools
+    num_sampled: Any
+    active: Any
 
 
 class Sampled(NamedTuple):
@@ -67,7 +73,7 @@ class Turns:
         token, logprob, log_kept_mass, top = block.draws
         drawn = (token, logprob, log_kept_mass, *(top or ()))
         for windows, steps in zip(self._windows, drawn, strict=True):
-            windows[places] = np.moveaxis(steps, 0, -1)
+            windows[places] = np.moveaxis(steps, 1, -1)
 
     def note_version(self, row: int, first: int, end: int, version: int) -> None:
         """Note which version sampled some tokens of a row."""

@@ -15,19 +15,23 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.pipeline.sampler.config import SamplerConfig
-from headrace.pipeline.sampler.decode import Decoded
 from headrace.pipeline.sampler.logits import Draw
+from headrace.pipeline.sampler.packing import pack, unpack
 from headrace.pipeline.sampler.pages import BIN
 from headrace.pipeline.sampler.programs import Programs
 from headrace.pipeline.sampler.rows import (
     NOBODY,
     DecodeInput,
-    PrefillChunk,
+    RowPlan,
     Rows,
+    RowUpdate,
+    idle_chunk,
+    idle_decode,
     idle_rows,
     no_update,
 )
 from headrace.pipeline.sampler.transfer import PageData
+from headrace.pipeline.sampler.turns import SampledBlock
 from headrace.pipeline.types import Float32s, Int32s, SampleRequest
 
 VOCAB = 12
@@ -111,9 +115,9 @@ class CellDevice:
         return Programs(
             shards=self.shards,
             initial_state=lambda: self.state,
-            no_update=lambda: no_update(self.config, VOCAB),
+            no_update=lambda: pack(no_update(self.config, VOCAB)),
             place=int,
-            prefill=dict.fromkeys(windows, self.prefill),
+            prefill={window: partial(self.prefill, window=window) for window in windows},
             views={window: partial(self.views, window) for window in windows},
             decode={window: partial(self.decode, window=window) for window in windows},
             duplicate=self.duplicate,
@@ -121,7 +125,8 @@ class CellDevice:
             insert=self.insert,
         )
 
-    def prefill(self, version: int, state: Cells, chunk: PrefillChunk) -> Cells:
+    def prefill(self, version: int, state: Cells, packed: Int32s, *, window: int) -> Cells:
+        chunk = unpack(packed, idle_chunk(self.config, window))
         size, lanes = self.config.prefill_tokens, self.config.prefill_lanes
         written: set[tuple[int, int]] = set()
         # All lanes write before any reads, so a later piece of a text may read an earlier one.
@@ -146,26 +151,28 @@ class CellDevice:
 
     def decode(
         self, version: int, state: Cells, views: CellViews, inputs: DecodeInput, *, window: int
-    ) -> tuple[Cells, CellViews, Decoded]:
-        assert inputs.tables.shape[1] * self.config.page_tokens == window == views.cells.shape[1]
-        self._update(inputs)
-        self._refresh(views, inputs)
-        rows, shape = state.rows, (self.config.decode_tokens, self.config.rows)
+    ) -> tuple[Cells, CellViews, Int32s]:
+        assert window == views.cells.shape[1]
+        like = idle_decode(self.config, VOCAB, window)
+        self._update(unpack(inputs.update, like.update))
+        plan = unpack(inputs.plan, like.plan)
+        self._refresh(views, plan)
+        rows, shape = state.rows, (self.config.rows, self.config.decode_tokens)
         token, counts = np.zeros(shape, np.int32), np.zeros(self.config.rows, np.int32)
         logprob = np.zeros(shape, np.float32)
-        for row in np.flatnonzero(inputs.served & rows.active).tolist():
-            table, view = inputs.tables[row], views.cells[row]
+        for row in np.flatnonzero(plan.served & rows.active).tolist():
+            table, view = plan.tables[row], views.cells[row]
             self._check_text(row, table, view)
             for step in range(self.config.decode_tokens):
                 if rows.active[row]:
                     counts[row] += 1
-                    token[step, row], logprob[step, row] = self._one_token(
+                    token[row, step], logprob[row, step] = self._one_token(
                         version, row, table, view
                     )
         within = np.flatnonzero(rows.position < window)
         views.cells[within, rows.position[within]] = NOT_YET
         draws = Draw(token, logprob, np.zeros_like(logprob), None)
-        return state, views, Decoded(draws, counts, rows.active.copy())
+        return state, views, pack(SampledBlock(draws, counts, rows.active))
 
     def duplicate(self, state: Cells, sources: Int32s, targets: Int32s) -> Cells:
         state.pages[self._global(targets)] = state.pages[self._global(sources)]
@@ -181,15 +188,14 @@ class CellDevice:
         state.pages[self._global(pages)] = cells[0]
         return state
 
-    def _update(self, inputs: DecodeInput) -> None:
-        assert inputs.update is not None
-        for mine, new in zip(self.state.rows[:-1], inputs.update.rows[:-1], strict=True):
-            mine[inputs.update.changed] = new[inputs.update.changed]
+    def _update(self, update: RowUpdate) -> None:
+        for mine, new in zip(self.state.rows[:-1], update.rows[:-1], strict=True):
+            mine[update.changed] = new[update.changed]
 
-    def _refresh(self, views: CellViews, inputs: DecodeInput) -> None:
-        for row in np.flatnonzero(inputs.served & (inputs.tenures != views.tenures)).tolist():
-            views.cells[row] = self._window(row, inputs.tables[row])
-            views.tenures[row] = inputs.tenures[row]
+    def _refresh(self, views: CellViews, plan: RowPlan) -> None:
+        for row in np.flatnonzero(plan.served & (plan.tenures != views.tenures)).tolist():
+            views.cells[row] = self._window(row, plan.tables[row])
+            views.tenures[row] = plan.tenures[row]
 
     def _window(self, row: int, table: Int32s) -> np.ndarray:
         """i64[W, 4], the cells of a row's pages."""

@@ -14,10 +14,10 @@ from headrace.pipeline.models.decoder import forward
 from headrace.pipeline.models.model import decoder_model
 from headrace.pipeline.models.parameters import init, unstack
 from headrace.pipeline.sampler.config import DrawLimits, SamplerConfig
-from headrace.pipeline.sampler.decode import Decoded
 from headrace.pipeline.sampler.engine import SamplerStatistics
 from headrace.pipeline.sampler.programs import Programs, compile_programs
 from headrace.pipeline.sampler.service import NativeSampler
+from headrace.pipeline.sampler.turns import SampledBlock
 from headrace.pipeline.types import Bools, Completion, Float32s, Int32s, Sample, SampleRequest
 from tests.learner.toy import quick_jit
 
@@ -148,10 +148,10 @@ async def until_idle(sampler: NativeSampler) -> SamplerStatistics:
         await trio.sleep(0.001)
 
 
-def sampled(decoded: Decoded) -> Bools:
-    """Which draws of a dispatch are tokens, bool[k, S]."""
-    steps = np.arange(len(decoded.draws.token))
-    which: Bools = steps[:, None] < np.asarray(decoded.num_sampled)[None]
+def sampled(decoded: SampledBlock) -> Bools:
+    """Which draws of a dispatch are tokens, bool[S, k]."""
+    steps = np.arange(decoded.draws.token.shape[1])
+    which: Bools = steps < np.asarray(decoded.num_sampled)[:, None]
     return which
 
 

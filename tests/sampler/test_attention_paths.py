@@ -37,7 +37,7 @@ from headrace.pipeline.sampler.attention_paths import (
 )
 from headrace.pipeline.sampler.cache import LayerCache, cells
 from headrace.pipeline.sampler.config import SamplerConfig
-from headrace.pipeline.sampler.decode import Decoded, decode
+from headrace.pipeline.sampler.decode import decode
 from headrace.pipeline.sampler.engine import Engine
 from headrace.pipeline.sampler.inverse_cdf import draw_from_mass
 from headrace.pipeline.sampler.layout import Layout, leading, make_layout
@@ -400,16 +400,16 @@ def uneven_input(shards: int) -> DecodeInput:
     """The first rows, a shard of their own where there are two, end long before the others."""
     rng = np.random.default_rng(0)
     inputs = idle_decode(SIZES, EVEN, SIZES.windows[-1])
-    assert inputs.update is not None
-    inputs.served[:] = inputs.update.changed[:] = True
-    inputs.tenures[:] = 1
+    plan = inputs.plan
+    plan.served[:] = inputs.update.changed[:] = True
+    plan.tenures[:] = 1
     rows = inputs.update.rows
     rows.token[:] = rng.integers(0, EVEN, SIZES.rows)
     rows.active[:] = True
     rows.limit[:] = [2, 2, 9, 9]
     rows.key[:] = rng.integers(0, 2**32, rows.key.shape, np.uint32)
-    pages = 1 + np.arange(inputs.tables.size).reshape(inputs.tables.shape)
-    inputs.tables[:] = np.resize(pages[: SIZES.rows // shards], pages.shape)
+    pages = 1 + np.arange(plan.tables.size).reshape(plan.tables.shape)
+    plan.tables[:] = np.resize(pages[: SIZES.rows // shards], pages.shape)
     return inputs
 
 
@@ -430,11 +430,10 @@ def decode_program(path: AttentionPath, mesh: Mesh | None) -> tuple[Any, tuple[A
         rows=leading(state.rows, "rows"),
     )
     of_views = Views(leading(views.tenures, "rows"), leading(layers, "kv_heads", "rows"))
-    ends = leading((decoded.num_sampled, decoded.active), "rows")
     jitted = layout.jit(
         program,
         inputs=(sampler_axes(SMALL, SIZES.weights), axes, of_views, leading(operands[-1], "rows")),
-        outputs=(axes, of_views, Decoded(leading(decoded.draws, None, "rows"), *ends)),
+        outputs=(axes, of_views, leading(decoded, "rows")),
         donate=(1, 2),
     )
     return jitted, operands

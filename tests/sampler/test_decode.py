@@ -9,17 +9,21 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.pipeline.sampler.decode import Decoded
+from headrace.pipeline.sampler.packed import sampled_like
+from headrace.pipeline.sampler.packing import pack, unpack
 from headrace.pipeline.sampler.pages import BIN
 from headrace.pipeline.sampler.rows import (
     NOBODY,
     DecodeInput,
+    RowPlan,
+    Rows,
     RowUpdate,
     idle_chunk,
     idle_rows,
     no_update,
 )
 from headrace.pipeline.sampler.state import SamplerState, Views
+from headrace.pipeline.sampler.turns import SampledBlock
 from headrace.pipeline.types import Bools
 from tests.sampler.helpers import CONFIG, STOP, VOCAB, native_programs, sampled, sampler_params
 
@@ -39,6 +43,12 @@ class Kept(NamedTuple):
     state: SamplerState
     views: Views
 
+    @property
+    def rows(self) -> Rows:
+        """Their numbers."""
+        rows: Rows = unpack(self.state.rows, idle_rows(CONFIG, VOCAB))
+        return rows
+
 
 @cache
 def started() -> Kept:
@@ -50,7 +60,7 @@ def started() -> Kept:
         chunk.tokens[:] = rng.integers(0, VOCAB, chunk.tokens.shape)
         chunk.end[:] = CONFIG.prefill_tokens
         chunk.tables[:] = TABLES[lanes]
-        state = native_programs().prefill[WINDOW](sampler_params(0), state, chunk)
+        state = native_programs().prefill[WINDOW](sampler_params(0), state, pack(chunk))
     rows = idle_rows(CONFIG, VOCAB)
     rows.token[:] = rng.integers(0, VOCAB, CONFIG.rows)
     rows.position[:] = [4, 4, 3, 2, 0]
@@ -68,7 +78,7 @@ def started() -> Kept:
 
 def run(
     kept: Kept, served: Bools, update: RowUpdate | None = None, *, version: int = 0
-) -> tuple[Kept, Decoded]:
+) -> tuple[Kept, SampledBlock]:
     """Decode once; the result is on the host, so it can be used several times.
 
     As the scheduler does, it knows the pages of served rows alone.
@@ -77,9 +87,9 @@ def run(
     tables = np.where(served[:, None], TABLES, BIN)
     state, views = jax.tree.map(jnp.array, kept)
     program = native_programs().decode[WINDOW]
-    inputs = DecodeInput(update, served, TENURES, tables)
+    inputs = DecodeInput(pack(update), pack(RowPlan(served, TENURES, tables)))
     *after, decoded = jax.device_get(program(sampler_params(version), state, views, inputs))
-    return Kept(*after), decoded
+    return Kept(*after), unpack(decoded, sampled_like(CONFIG, VOCAB))
 
 
 def forgetful(kept: Kept) -> Kept:
@@ -113,7 +123,7 @@ def test_a_dispatch_serves_its_rows_and_leaves_the_others_as_they_are(
     before = started()
     after, decoded = run(before, served, version=version)
     assert_equal_rows(after, before, ~served)
-    np.testing.assert_array_equal(decoded.active[~served], before.state.rows.active[~served])
+    np.testing.assert_array_equal(decoded.active[~served], before.rows.active[~served])
     assert not decoded.num_sampled[~served].any()
     expected, expected_decoded = run(before, ALL, version=version)
     assert_equal_rows(after, expected, served)
@@ -163,21 +173,21 @@ def test_an_update_reaches_rows_that_are_not_served(mask: list[bool]) -> None:
     served = np.array(mask)
     update = RowUpdate(~served, idle_rows(CONFIG, VOCAB))
     after, decoded = run(started(), served, update)
-    assert not after.state.rows.active[~served].any()
+    assert not after.rows.active[~served].any()
     assert not decoded.active[~served].any()
     expected, _ = run(started(), served)
     assert_equal_rows(after, expected, served)
 
 
 def test_a_row_that_samples_one_token_rests_until_the_next_dispatch() -> None:
-    rows = jax.tree.map(np.copy, started().state.rows)
+    rows = jax.tree.map(np.copy, started().rows)
     rows.single[:] = [True, False, True, False, False]
-    before = started().state.rows.active
+    before = started().rows.active
     after, decoded = run(started(), ALL, RowUpdate(ALL, rows))
     assert (decoded.num_sampled[rows.single] == before[rows.single]).all()
-    assert after.state.rows.position[0] == rows.position[0] + 1
-    assert after.state.rows.active[0] == (decoded.draws.token[0, 0] != STOP)
-    plain, _ = run(started(), ALL)
+    assert after.rows.position[0] == rows.position[0] + 1
+    assert after.rows.active[0] == (decoded.draws.token[0, 0] != STOP)
+    plain, (plain_draws, *_) = run(started(), ALL)
     others = ~rows.single
-    np.testing.assert_array_equal(after.state.rows.token[others], plain.state.rows.token[others])
-    np.testing.assert_array_equal(decoded.draws.token[0], run(started(), ALL)[1].draws.token[0])
+    np.testing.assert_array_equal(after.rows.token[others], plain.rows.token[others])
+    np.testing.assert_array_equal(decoded.draws.token[:, 0], plain_draws.token[:, 0])
