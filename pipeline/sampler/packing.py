@@ -4,6 +4,7 @@ To hand an array to a program takes the host some microseconds, and as many to t
 whatever its size; the records of the rows have twenty.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -45,7 +46,7 @@ def unpack(packed: Any, like: Any) -> Any:
     arrays, structure = jax.tree.flatten(like)
     record, end = [], 0
     for array in arrays:
-        first, end = end, end + int(np.prod(array.shape[1:]))
+        first, end = end, end + math.prod(array.shape[1:])
         words = packed[:, first:end].reshape(len(packed), *array.shape[1:])
         record.append(words != 0 if array.dtype == np.bool_ else words.view(array.dtype))
     return jax.tree.unflatten(structure, record)
