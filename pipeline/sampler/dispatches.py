@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..types import Int32s
-from .rows import PrefillChunk, RowPlan
+from .rows import PrefillChunk, RowPlan, RowUpdate
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,12 +18,12 @@ class DecodeDispatch:
     """A planned decode dispatch; of a row with another tenure by then, its tokens are nobody's.
 
     Attributes:
-      update: the `RowUpdate` before it, packed; None for no row.
+      update: of the rows, before it; None for none. To be packed at once: see `RowNumbers.take`.
       version: the policy version of all tokens.
       window: positions that it may touch in any served row, rounded up to a compiled window.
     """
 
     plan: RowPlan
-    update: Int32s | None
+    update: RowUpdate | None
     version: int
     window: int

@@ -240,7 +240,7 @@ class Engine:
         # bits are the same in every window that holds it, whoever of its neighbours chose it.
         program = loaded.programs.decode[dispatch.window]
         views, weights = loaded.views_of(dispatch.window), self._weights[version]
-        update = loaded.no_update if dispatch.update is None else dispatch.update
+        update = loaded.no_update if dispatch.update is None else pack(dispatch.update)
         inputs = DecodeInput(update, pack(dispatch.plan))
         loaded.state, loaded.views, decoded = program(weights, loaded.state, views, inputs)
         self._unread.append((dispatch, decoded))

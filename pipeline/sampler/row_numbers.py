@@ -2,12 +2,13 @@
 
 from collections.abc import Collection
 
+import numpy as np
+
 from ..types import Int32s
 from .config import SamplerConfig
 from .occupant import Occupant
 from .options import write_allowed, write_options
-from .packing import pack
-from .rows import NO_STOP, no_update
+from .rows import NO_STOP, RowUpdate, no_update
 
 
 class RowNumbers:
@@ -42,14 +43,16 @@ class RowNumbers:
         self._update.rows.active[row] = False
         self._update.changed[row] = True
 
-    def take(self) -> Int32s | None:
-        """Hand over what changed since the last call, packed; None for nothing."""
+    def take(self) -> RowUpdate | None:
+        """Hand over what changed since the last call; None for nothing.
+
+        The rows go on being written: they must be packed before anything else is done here.
+        """
         update = self._update
         if not update.changed.any():
             return None
-        packed: Int32s = pack(update)
-        update.changed[:] = False
-        return packed
+        self._update = RowUpdate(np.zeros_like(update.changed), update.rows)
+        return update
 
     def _go_on(self, row: int, tokens: Int32s) -> None:
         rows = self._update.rows
