@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from .once import once
+
 # Finite, so that a fully masked query is an average instead of NaN.
 MASKED_SCORE = -1e30
 
@@ -149,8 +151,10 @@ def within_row(mask: jax.Array, sight: Sight) -> jax.Array:
 
 def packed_mask(segment_ids: jax.Array) -> jax.Array:
     """Mask for packed rows: bool[R, T, T], causal within equal, non-zero segment ids [R, T]."""
-    length = segment_ids.shape[1]
-    index = jnp.arange(length)
-    causal = index[None, :, None] >= index[None, None, :]
-    same = segment_ids[:, :, None] == segment_ids[:, None, :]
-    return causal & same & (segment_ids != 0)[:, :, None]
+    index = jnp.arange(segment_ids.shape[1])[None, :]
+
+    def seen(ids: jax.Array, own: jax.Array) -> jax.Array:
+        same = ids[:, :, None] == segment_ids[:, None, :]
+        return same & (own[:, :, None] >= index[:, None, :]) & (ids != 0)[:, :, None]
+
+    return once(seen, segment_ids, jnp.broadcast_to(index, segment_ids.shape))

@@ -10,8 +10,9 @@ from jax import lax
 from .attention import capped
 from .config import ModelConfig
 from .head import Head, OutputHead
-from .layer import Attend, Cache, layer, model_norm
+from .layer import Attend, Cache, layer
 from .matrices import Matrix, multiply
+from .norms import model_norm
 from .packed import attend_packed
 from .parameters import Params
 from .places import place_of, rotations, windowed_layers

@@ -5,28 +5,20 @@ axes; so the logprobs of both agree up to rounding.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 import jax
-import jax.numpy as jnp
-from jax import lax
 
 from .attention import Heads, Sight
 from .config import ModelConfig
+from .gated import gated
 from .matrices import multiply
 from .moe import mixture
+from .norms import model_norm
 from .parameters import Params
 from .places import Place
 from .products import FEATURES_LAST, Form, along, tokens_first
 from .rotary import rotate
-from .traits import Activation
-
-ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
-    "silu": jax.nn.silu,
-    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
-    "gelu": partial(jax.nn.gelu, approximate=False),
-}
 
 Cache = TypeVar("Cache")
 # From (cache, heads, how the layer looks) to (mixed values [R, T, H, h], cache).
@@ -63,16 +55,6 @@ def layer(
     return x + _post_norm(added, weights, "ffn", config=config, form=form), cache, taken
 
 
-def rms_norm(
-    x: jax.Array, weight: jax.Array, eps: float, *, axis: int = -1, add_one: bool = False
-) -> jax.Array:
-    """Scale an axis to a root mean square of 1, in f32, then by `weight`, or 1 + `weight`."""
-    wide = x.astype(jnp.float32)
-    scale = lax.rsqrt(jnp.mean(jnp.square(wide), axis=axis, keepdims=True) + eps)
-    weight = along(weight.astype(jnp.float32), x, axis)
-    return (wide * scale * (1.0 + weight if add_one else weight)).astype(x.dtype)
-
-
 def _project(
     normed: jax.Array, weights: Params, config: ModelConfig, form: Form
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -99,14 +81,14 @@ def _feed_forward(
     form: Form,
     experts: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array | None]:
-    traits, activation = config.traits.experts, ACTIVATIONS[config.traits.activation]
+    traits, activation = config.traits.experts, config.traits.activation
     if traits.count:
         return mixture(normed, weights, traits, activation=activation, form=form, recorded=experts)
     gate, up = (
         _biased(multiply(form.ffn, normed, weights[name]), weights, name, form)
         for name in ("gate", "up")
     )
-    down = multiply(form.ffn, activation(gate) * up, weights["down"])
+    down = multiply(form.ffn, gated(activation, gate, up), weights["down"])
     return _biased(down, weights, "down", form), None
 
 
@@ -123,9 +105,3 @@ def _post_norm(
     if not config.traits.post_norms:
         return added
     return model_norm(added, weights[f"{name}_post_norm"], config, axis=form.axis)
-
-
-def model_norm(x: jax.Array, weight: jax.Array, config: ModelConfig, *, axis: int) -> jax.Array:
-    """Normalise an axis as the model does."""
-    add_one = config.traits.norms_add_one
-    return rms_norm(x, weight, config.norm_eps, axis=axis, add_one=add_one)

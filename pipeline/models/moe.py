@@ -12,7 +12,6 @@ Reference: Ma et al., Stabilizing MoE Reinforcement Learning by Aligning Trainin
 Inference Routers (2025), for the replay.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -22,12 +21,11 @@ from jax import lax
 
 from ..types import NOT_RECORDED
 from .frozen import plain_experts
+from .gated import gated
 from .matrices import multiply, with_plain
 from .parameters import Params
 from .products import FEATURES_LAST, Form, kept
-from .traits import ExpertTraits
-
-Activation = Callable[[jax.Array], jax.Array]
+from .traits import Activation, ExpertTraits
 
 
 class Routes(NamedTuple):
@@ -111,7 +109,7 @@ def _sorted_by_expert(
 
     run = partial(with_plain, by_group, widen=plain_experts)
     gate, up = (run(tokens, weights[name]) for name in ("expert_gate", "expert_up"))
-    down = run(activation(gate) * up, weights["expert_down"])
+    down = run(gated(activation, gate, up), weights["expert_down"])
     given = _permuted(down, jnp.argsort(order)).reshape(*routes.experts.shape, width)
     return (given * routes.weights[..., None].astype(given.dtype)).sum(axis=-2)
 
@@ -131,6 +129,6 @@ def _all_experts(
     gate, up = (
         multiply("efd,drt->efrt", x, weights[name]) for name in ("expert_gate", "expert_up")
     )
-    hidden = activation(gate) * up
+    hidden = gated(activation, gate, up)
     weighted = jnp.where(shares == 0, 0, hidden * shares.astype(hidden.dtype))
     return multiply("def,efrt->drt", weighted.astype(x.dtype), weights["expert_down"])

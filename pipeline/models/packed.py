@@ -1,6 +1,5 @@
 """Attention within packed rows: of the learner, which has no cache."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -74,14 +73,14 @@ class _Block(NamedTuple):
       shares: f32[R, K, m, N], not yet divided by their sum.
       share: f32[R, K, m, 1], one divided by it; 0 for a query that sees nothing.
       mixed: [R, K, m, h].
-      score: the scores' linear function of a change of the product.
+      slope: f32[R, K, m, N], of the scores' cap; None without one.
     """
 
     queries: jax.Array
     shares: jax.Array
     share: jax.Array
     mixed: jax.Array
-    score: Callable[[jax.Array], tuple[jax.Array]]
+    slope: jax.Array | None
 
 
 def _attend_blocks(heads: Heads, mask: jax.Array, sight: Sight) -> tuple[jax.Array, Any]:
@@ -91,7 +90,8 @@ def _attend_blocks(heads: Heads, mask: jax.Array, sight: Sight) -> tuple[jax.Arr
     for start, end in query_blocks(length):
         queries = _grouped(heads.queries[:, start:end], kv_heads)
         product = _product("rkmh,rknh->rkmn", queries, keys[:, :, :end])
-        scores, score = jax.vjp(partial(_scores, sight=sight, width=keys.shape[-1]), product)
+        scores = capped(product * _scale(sight, keys), sight.score_cap)
+        slope = None if sight.score_cap is None else 1.0 - jnp.square(scores / sight.score_cap)
         seen = mask[:, None, None, start:end, :end]
         by_group = scores.reshape(rows, kv_heads, -1, end - start, end)
         scores = jnp.where(seen, by_group, MASKED_SCORE).reshape(scores.shape)
@@ -100,7 +100,7 @@ def _attend_blocks(heads: Heads, mask: jax.Array, sight: Sight) -> tuple[jax.Arr
         share = jnp.where(highest > MASKED_SCORE, 1.0 / shares.sum(axis=-1, keepdims=True), 0.0)
         mixed = _product("rkmn,rknh->rkmh", shares.astype(values.dtype), values[:, :, :end])
         mixed = (mixed * share).astype(values.dtype)
-        blocks.append(_Block(queries, shares, share, mixed, score))
+        blocks.append(_Block(queries, shares, share, mixed, slope))
     parts = [_ungrouped(block.mixed, heads.queries.shape) for block in blocks]
     return jnp.concatenate(parts, axis=1), (keys, values, blocks)
 
@@ -110,7 +110,7 @@ def _attend_backward(
 ) -> tuple[Heads, None]:
     """Dao et al., FlashAttention (2022), appendix B.2."""
     keys, values, blocks = kept
-    length = keys.shape[2]
+    length, scale = keys.shape[2], _scale(sight, keys)
     of_queries, of_keys, of_values = [], jnp.zeros(()), jnp.zeros(())
     for (start, end), block in zip(query_blocks(length), blocks, strict=True):
         of_mixed = _grouped(gradient[:, start:end], keys.shape[1])
@@ -118,16 +118,17 @@ def _attend_backward(
         shift = (of_mixed * block.mixed.astype(jnp.float32)).sum(axis=-1, keepdims=True)
         of_mixed = of_mixed.astype(values.dtype)
         of_shares = _product("rkmh,rknh->rkmn", of_mixed, values[:, :, :end])
-        (of_scores,) = block.score(block.shares * (of_shares - shift))
+        of_scores = block.shares * (of_shares - shift)
+        of_scores = of_scores if block.slope is None else of_scores * block.slope
         of_scores, shares = of_scores.astype(keys.dtype), block.shares.astype(values.dtype)
         found = _product("rkmn,rknh->rkmh", of_scores, keys[:, :, :end])
-        of_queries.append(_ungrouped(found.astype(keys.dtype), gradient.shape))
+        of_queries.append(_ungrouped((found * scale).astype(keys.dtype), gradient.shape))
         unseen = [(0, 0), (0, 0), (0, length - end), (0, 0)]
         found = _product("rkmn,rkmh->rknh", of_scores, block.queries)
         of_keys = of_keys + jnp.pad(found, unseen)
         found = _product("rkmn,rkmh->rknh", shares, of_mixed)
         of_values = of_values + jnp.pad(found, unseen)
-    keys_values = (head_major(found).astype(keys.dtype) for found in (of_keys, of_values))
+    keys_values = (head_major(found).astype(keys.dtype) for found in (of_keys * scale, of_values))
     return Heads(jnp.concatenate(of_queries, axis=1), *keys_values), None
 
 
@@ -138,9 +139,8 @@ def _product(product: str, first: jax.Array, second: jax.Array) -> jax.Array:
     return jnp.einsum(product, first, second, preferred_element_type=jnp.float32)
 
 
-def _scores(product: jax.Array, *, sight: Sight, width: int) -> jax.Array:
-    scale = (sight.score_width or width) ** -0.5
-    return capped(product * scale, sight.score_cap)
+def _scale(sight: Sight, keys: jax.Array) -> float:
+    return float(sight.score_width or keys.shape[-1]) ** -0.5
 
 
 def _grouped(heads: jax.Array, kv_heads: int) -> jax.Array:

@@ -4,14 +4,12 @@ Reference: Su et al., RoFormer (2021), eq. 34, with the pairing of the released 
 """
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
+from .once import once
 from .traits import RopeTraits
 
 UNSCALED = RopeTraits()
@@ -38,22 +36,7 @@ def rotation(
             cos, sin = scaling.amplitude * cos, scaling.amplitude * sin
         return Rotation(cos=cos, sin=sin)
 
-    turned: Rotation = lax.platform_dependent(positions, cpu=partial(_once, turn), default=turn)
-    return turned
-
-
-def _once(turn: Callable[[jax.Array], Rotation], positions: jax.Array) -> Rotation:
-    """Compute a rotation in a loop over two halves, if there are such.
-
-    Else XLA on CPU computes the sines again for every head of every layer, in each fusion that
-    multiplies by them; an optimization barrier doesn't keep it from that.
-    """
-    axis = next((axis for axis in (1, 0) if positions.shape[axis] % 2 == 0), None)
-    if axis is None:
-        return turn(positions)
-    halves = lax.map(turn, jnp.stack(jnp.split(positions, 2, axis)))
-    whole: Rotation = jax.tree.map(lambda both: jnp.concatenate([*both], axis), halves)
-    return whole
+    return once(turn, positions)
 
 
 def scaled_frequencies(

@@ -50,9 +50,7 @@ def of_layer(params: Any, index: int = 0) -> Any:
 
 @partial(quick_jit, static_argnums=2)
 def learner_mixture(x: Any, weights: Any, traits: ExpertTraits, recorded: Any = None) -> Any:
-    return mixture(
-        x, weights, traits, activation=jax.nn.silu, form=FEATURES_LAST, recorded=recorded
-    )
+    return mixture(x, weights, traits, activation="silu", form=FEATURES_LAST, recorded=recorded)
 
 
 @partial(jax.jit, static_argnums=2)
@@ -61,7 +59,7 @@ def sampler_mixture(x: Any, weights: Any, traits: ExpertTraits, recorded: Any = 
         x.transpose(2, 0, 1),
         weights,
         traits,
-        activation=jax.nn.silu,
+        activation="silu",
         form=FEATURES_FIRST,
         recorded=recorded,
     )
