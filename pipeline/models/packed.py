@@ -1,5 +1,6 @@
 """Attention within packed rows: of the learner, which has no cache."""
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -140,7 +141,7 @@ def _product(product: str, first: jax.Array, second: jax.Array) -> jax.Array:
 
 
 def _scale(sight: Sight, keys: jax.Array) -> float:
-    return float(sight.score_width or keys.shape[-1]) ** -0.5
+    return 1.0 / math.sqrt(sight.score_width or keys.shape[-1])
 
 
 def _grouped(heads: jax.Array, kv_heads: int) -> jax.Array:
