@@ -4,8 +4,10 @@ import itertools
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -13,8 +15,10 @@ import chex
 import jax
 import numpy as np
 
+from headrace import Policy, load_policy, save_policy
 from headrace.pipeline.checkpoint import Checkpoints
 from headrace.pipeline.observe.run_directory import RunDirectory
+from tests.policy.test_policy import LLAMA, policy_of, random_params
 
 FILE_EVENTS = {
     "open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink",
@@ -62,6 +66,19 @@ def watch_files(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(watch_files)  # which can't be taken back
 
 
+@contextmanager
+def pictures_of(folder: Path, where: Path) -> Iterator[list[Path]]:
+    """Give all states of the folder in the block, the first and the last included."""
+    album = Album(folder, where)
+    album.look()
+    watching.append(album.look)
+    try:
+        yield album.pictures
+    finally:
+        watching.clear()
+    album.look()
+
+
 def state(version: int) -> dict[str, jax.Array]:
     rng = np.random.default_rng(version)
     return {name: jax.numpy.asarray(rng.normal(size=(3, 4)), np.float32) for name in "abc"}
@@ -71,19 +88,13 @@ def test_conformance_27_a_crash_at_any_point_of_a_save_leaves_a_checkpoint_that_
     folder = tmp_path / "checkpoints"
     checkpoints = Checkpoints(folder, keep=1)
     checkpoints.save(1, state(1), {"step": 1})
-    album = Album(folder, tmp_path / "album")
-    album.look()
-    watching.append(album.look)
-    try:
+    with pictures_of(folder, tmp_path / "album") as pictures:
         checkpoints.save(2, state(2), {"step": 2})
-    finally:
-        watching.clear()
-    album.look()
-    found = [newest(Checkpoints(picture)) for picture in album.pictures]
+    found = [newest(Checkpoints(picture)) for picture in pictures]
     assert found == sorted(found)
     assert found.count(1) > 5  # it was seen while it was made
     assert found.count(2) > 5  # and while the one before was taken away
-    for picture in album.pictures[::6]:  # a run goes on from what was left
+    for picture in pictures[::6]:  # a run goes on from what was left
         Checkpoints(picture).save(3, state(3), {"step": 3})
         assert newest(Checkpoints(picture)) == 3
 
@@ -95,6 +106,30 @@ def newest(checkpoints: Checkpoints) -> int | None:
         assert checkpoints.record(step) == {"step": step}
         chex.assert_trees_all_equal(checkpoints.state(step, like=state(0)), state(step))
     return step
+
+
+def test_conformance_27_a_crash_at_any_point_of_a_save_leaves_no_part_of_a_policy(tmp_path):
+    """The one before, nothing for a moment, then the new one; always whole."""
+    policies = [policy_of(LLAMA), policy_of(LLAMA)]
+    policies[1] = replace(policies[1], params=random_params(policies[1].config, seed=1))
+    folder = tmp_path / "run"
+    save_policy(policies[0], folder / "policy")
+    with pictures_of(folder, tmp_path / "album") as pictures:
+        save_policy(policies[1], folder / "policy", replace=True, max_file_bytes=2000)
+    found = []
+    for picture in pictures:
+        if (picture / "policy").exists():
+            loaded = load_policy(picture / "policy")
+            found.append([are_same(loaded, policy) for policy in policies].index(True))
+    assert found == sorted(found)
+    assert found.count(0) >= 3
+    assert found.count(1) >= 1
+    assert len(pictures) - len(found) <= 1
+
+
+def are_same(one: Policy, other: Policy) -> bool:
+    pairs = zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True)
+    return all(np.array_equal(*pair) for pair in pairs)
 
 
 def test_conformance_27_runs_that_start_at_the_same_time_get_folders_of_their_own(tmp_path):
