@@ -134,12 +134,14 @@ class Controller:
 
         Not bounded by what the last updates still need: a straggler would then hold them up.
         """
+        allowed = ledger.may_admit(self.ledger)
+        if allowed == 0:
+            return
         config = self._stages.rollout.config
         limit = self._limit.limit if self._config.concurrency == "auto" else config.max_episodes
         room = (max(int(limit), config.group_size) - self._members) // config.group_size
-        if room > 0:
-            for _ in range(min(room, ledger.may_admit(self.ledger))):
-                self._admit_one(config.group_size)
+        for _ in range(min(room, allowed)):
+            self._admit_one(config.group_size)
 
     def _admit_one(self, size: int) -> None:
         assert self._nursery is not None
@@ -150,7 +152,7 @@ class Controller:
         self.ledger, _ = ledger.advance(self.ledger, ledger.Admitted(task.id, attempt))
         for member in range(size):
             self._members += 1
-            self._nursery.start_soon(self._run_member, group, member)
+            self._nursery.start_soon(self._run_member, group, member, name="member of a group")
 
     def _next_task(self) -> Task:
         with stage("prompts"):

@@ -217,6 +217,8 @@ class Trajectory:
       log_kept_mass: f32[T], as in `Completion`; None stands for 0 everywhere.
       experts: i16[T, L, k], as in `Completion`; `NOT_RECORDED` also for tokens that nothing has
         read in the sampler. None where that isn't recorded.
+      oldest_version: the oldest policy version among the sampled tokens: the first one's.
+      newest_version: the newest one: the last one's.
 
     Raises:
       ValueError: where lengths disagree, or the mask, logprobs, versions and turns do, or
@@ -237,6 +239,8 @@ class Trajectory:
     earlier: "tuple[Trajectory, ...]" = ()
     log_kept_mass: Float32s | None = None
     experts: Int16s | None = None
+    oldest_version: int = field(init=False)
+    newest_version: int = field(init=False)
 
     def __post_init__(self) -> None:
         self._check_lengths()
@@ -265,12 +269,18 @@ class Trajectory:
 
     def _check_versions(self, mask: bytes) -> None:
         versions = self.policy_versions[self.loss_mask]
-        falls = len(versions) > 1 and True in (versions[1:] < versions[:-1]).tobytes()
-        if falls or (len(versions) and versions.item(0) < 0):
-            text = versions.tolist()
-            raise ValueError(f"policy versions must be >= 0 and non-decreasing, got {text}")
+        oldest = newest = NO_VERSION
+        if len(versions):
+            oldest, newest = versions.item(0), versions.item(-1)
+            falls = len(versions) > 1 and True in (versions[1:] < versions[:-1]).tobytes()
+            if falls or oldest < 0:
+                text = versions.tolist()
+                raise ValueError(f"policy versions must be >= 0 and non-decreasing, got {text}")
         if (self.policy_versions != _NOT_SAMPLED).tobytes() != mask:
             raise ValueError("a token that was not sampled has a policy version")
+        first = self.earlier[0].oldest_version if self.earlier else oldest
+        object.__setattr__(self, "oldest_version", first)
+        object.__setattr__(self, "newest_version", newest)
 
     def _check_logprobs(self, mask: bytes) -> None:
         logprobs = self.rollout_logprobs
@@ -309,18 +319,6 @@ class Trajectory:
     def samples(self) -> "tuple[Trajectory, ...]":
         """All samples of the episode in order, this one last."""
         return (*self.earlier, self)
-
-    @property
-    def oldest_version(self) -> int:
-        """The oldest policy version among the sampled tokens: the first one's."""
-        if self.earlier:
-            return self.earlier[0].oldest_version
-        return self.policy_versions.item(self.loss_mask.tobytes().find(True))
-
-    @property
-    def newest_version(self) -> int:
-        """The newest policy version among the sampled tokens: the last one's."""
-        return self.policy_versions.item(self.loss_mask.tobytes().rfind(True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,17 +52,6 @@ def is_stray(error: BaseException | None) -> bool:
     return isinstance(error, trio.Cancelled) and trio.current_effective_deadline() > -math.inf
 
 
-@contextmanager
-def no_strays() -> Iterator[None]:
-    """Make an error of a stray cancellation."""
-    try:
-        yield
-    except trio.Cancelled as error:
-        if is_stray(error):
-            raise RuntimeError("a cancellation escaped from its scope; mend that code") from error
-        raise
-
-
 class Waits:
     """The stages' waits that haven't ended."""
 
@@ -94,8 +83,13 @@ class Waits:
                 remedy = f"mend it, or raise {setting}"
                 scope = trio.move_on_after(deadline_seconds)
                 try:
-                    with scope, no_strays():
+                    with scope:
                         yield
+                except trio.Cancelled as error:
+                    if is_stray(error):
+                        stray = "a cancellation escaped from its scope; mend that code"
+                        raise RuntimeError(stray) from error
+                    raise
                 except Exception as error:
                     if not scope.cancel_called:
                         raise

@@ -66,7 +66,9 @@ class Boundary:
         self.what, self.deadline_seconds = what, deadline_seconds
         self._error_kind, self._timeout_kind = kinds
         self.since = trio.current_time()
-        self._scope.deadline = self._deadline = self.since + deadline_seconds
+        deadline = self.since + deadline_seconds
+        if deadline != self._deadline:  # in virtual time many a call begins as the last one did
+            self._scope.deadline = self._deadline = deadline
 
     def returned(self) -> float:
         """Say that the call is over; what follows is the owner's own code.
@@ -91,7 +93,7 @@ class Boundary:
           Fault: as `returned`.
         """
         self.returned()
-        self._scope.deadline = math.inf
+        self._scope.deadline = self._deadline = math.inf
 
     def shield(self) -> None:
         """Keep cancellation from outside away from here on."""

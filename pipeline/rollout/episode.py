@@ -152,14 +152,13 @@ class Episode:
 
     async def _open_work_close(self) -> Trajectory:
         """Open the environment, work with it, and close it, whatever happens."""
-        life, task = self._now, trio.lowlevel.current_task()
-        nurseries = len(task.child_nurseries)
+        life = self._now
         left_open: Env | None = None  # where the scope ends with an error
         try:
             with life:
                 manager = self._rollout.make_env()
                 env = await manager.__aenter__()
-                if len(task.child_nurseries) > nurseries:
+                if trio.lowlevel.current_task().child_nurseries:
                     return await self._work_within(life, manager, env)
                 left_open = manager
                 life.returned()
