@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,8 @@ import pytest
 from tests.test_train import ROOT, TINY
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads /proc")
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 10.0  # of what outlives its run
+PATIENCE_SECONDS = 60.0  # interpreters start slowly on a loaded machine
 MARK = "HEADRACE_TEST_MARK"  # which every process of a run inherits, in whatever session
 EPISODES = """
 import trio
@@ -57,8 +60,10 @@ def check_nothing_outlives(mark: str) -> None:
         time.sleep(0.05)
 
 
-def start(mark: str, *command: str, path: Path = ROOT) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def started(mark: str, *command: str, path: Path = ROOT) -> Iterator[subprocess.Popen[str]]:
+    """Start a process, and leave nothing of it."""
+    with subprocess.Popen(
         [sys.executable, *command],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{path}", MARK: mark},
@@ -66,7 +71,14 @@ def start(mark: str, *command: str, path: Path = ROOT) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
+    ) as run:
+        try:
+            yield run
+        finally:
+            run.kill()
+            for pid in processes_of(mark):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
@@ -74,15 +86,15 @@ def start(mark: str, *command: str, path: Path = ROOT) -> subprocess.Popen[str]:
 def test_conformance_30_no_process_outlives_a_run_that_is_killed_at_any_moment(how, episodes):
     """Soon after its start, and while its workers and their own children run and are replaced."""
     rng, mark = random.Random(episodes), uuid.uuid4().hex
-    with start(mark, "-c", EPISODES) as run:
+    with started(mark, "-c", EPISODES) as run:
         for _ in range(episodes):
             run.stdout.readline()
         time.sleep(rng.uniform(0.0, 0.4))
         assert episodes == 0 or len(processes_of(mark)) > 1
         run.send_signal(how)
-        _, output = run.communicate(timeout=DEADLINE_SECONDS)
-    assert run.returncode in (-how, 1), output
-    check_nothing_outlives(mark)
+        _, output = run.communicate(timeout=PATIENCE_SECONDS)
+        assert run.returncode in (-how, 1), output
+        check_nothing_outlives(mark)
 
 
 PREDICTION = """
@@ -98,15 +110,15 @@ trio.run(predict, Path("calculator"), 1_000_000)
 def test_conformance_30_a_prediction_ends_with_its_run(how):
     """It would take minutes."""
     mark = uuid.uuid4().hex
-    with start(mark, "-c", PREDICTION) as run:
-        give_up = time.monotonic() + DEADLINE_SECONDS
+    with started(mark, "-c", PREDICTION) as run:
+        give_up = time.monotonic() + PATIENCE_SECONDS
         while len(processes_of(mark)) < 2:
             assert time.monotonic() < give_up
             time.sleep(0.05)
         run.send_signal(how)
-        _, output = run.communicate(timeout=DEADLINE_SECONDS)
-    assert run.returncode in (-how, 1), output
-    check_nothing_outlives(mark)
+        _, output = run.communicate(timeout=PATIENCE_SECONDS)
+        assert run.returncode in (-how, 1), output
+        check_nothing_outlives(mark)
 
 
 OWN = """
@@ -143,13 +155,13 @@ def test_conformance_30_no_process_outlives_a_training_that_is_killed(how, phase
     flags = ["--run.dir", str(tmp_path / "run"), *TINY, "--run.steps", "100000"]
     flags += ["--run.predict", "--warm-start.steps", "0", "--evaluate.tasks", "0"]
     rng, mark = random.Random(phase), uuid.uuid4().hex
-    with start(mark, "-m", "headrace", "train", str(own), *flags, path=tmp_path) as run:
+    with started(mark, "-m", "headrace", "train", str(own), *flags, path=tmp_path) as run:
         for line in run.stdout:
             if line.startswith(phase):
                 break
         time.sleep(rng.uniform(0.0, 0.5))
         assert len(processes_of(mark)) > 1
         run.send_signal(how)
-        _, output = run.communicate(timeout=120)
-    assert run.returncode == (130 if how is signal.SIGINT else -how), output
-    check_nothing_outlives(mark)
+        _, output = run.communicate(timeout=2 * PATIENCE_SECONDS)
+        assert run.returncode == (130 if how is signal.SIGINT else -how), output
+        check_nothing_outlives(mark)
