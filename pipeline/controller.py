@@ -276,7 +276,7 @@ class Controller:
         dropped: dict[str, Task] = {}
         for decision in decisions:
             self._carry_out(decision, dropped)
-        if decisions:
+        if decisions and self._held:
             self._release()
         if ledger.is_stuck(self.ledger):
             why = "the learner waits, nothing runs and nothing may be started"

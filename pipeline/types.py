@@ -260,8 +260,8 @@ class Trajectory:
 
     def _check_lengths(self) -> None:
         length = len(self.tokens)
-        arrays = self.loss_mask, self.rollout_logprobs, self.policy_versions
-        for array in (*arrays, self.log_kept_mass, self.experts):
+        more = self.log_kept_mass, self.experts
+        for array in (self.loss_mask, self.rollout_logprobs, self.policy_versions, *more):
             if array is not None and len(array) != length:
                 raise ValueError(
                     f"arrays of a trajectory differ in length: {len(array)} and {length}"

@@ -40,7 +40,7 @@ class Boundary:
       deadline_seconds: how long it may take.
     """
 
-    __slots__ = ("_deadline", "_error_kind", "_scope", "_stopped", "_timeout_kind",
+    __slots__ = ("_clock", "_deadline", "_error_kind", "_scope", "_stopped", "_timeout_kind",
                  "deadline_seconds", "since", "until", "what")  # fmt: skip
 
     def __init__(
@@ -49,7 +49,8 @@ class Boundary:
         """Say what is called first, see `call`: its time runs from now on."""
         self.what, self.deadline_seconds = what, deadline_seconds
         self._error_kind, self._timeout_kind = kinds
-        self.since = self.until = trio.current_time()
+        self._clock = trio.lowlevel.current_clock()
+        self.since = self.until = self._clock.current_time()
         self._deadline = self.since + deadline_seconds
         self._scope = trio.CancelScope(deadline=self._deadline)
         self._stopped: str | None = None
@@ -65,10 +66,15 @@ class Boundary:
         """
         self.what, self.deadline_seconds = what, deadline_seconds
         self._error_kind, self._timeout_kind = kinds
-        self.since = trio.current_time()
+        self.since = self._clock.current_time()
         deadline = self.since + deadline_seconds
         if deadline != self._deadline:  # in virtual time many a call begins as the last one did
             self._scope.deadline = self._deadline = deadline
+
+    @property
+    def seconds(self) -> float:
+        """How long the present call has taken so far."""
+        return self._clock.current_time() - self.since
 
     def returned(self) -> float:
         """Say that the call is over; what follows is the owner's own code.
@@ -80,7 +86,7 @@ class Boundary:
           Fault: where the deadline was missed, or `stop` called, and the call returned all the
             same. Its scope is cancelled then, which the next call would be blamed for.
         """
-        now = self.until = trio.current_time()
+        now = self.until = self._clock.current_time()
         if self._stopped is not None or now >= self._deadline:
             raise self._cancelled()
         self.what = ""

@@ -261,8 +261,7 @@ class Episode:
             )
         if sampled > request.max_tokens:
             raise ValueError(f"{sampled} tokens were sampled, {request.max_tokens} asked for")
-        seconds = trio.current_time() - self._now.since
-        self._record.act(completion, sample_seconds=seconds)
+        self._record.act(completion, sample_seconds=self._now.seconds)
         self._now.returned()
         return completion.finish
 

@@ -25,6 +25,8 @@ from ..types import (
     Turn,
 )
 
+# What all samples of an episode end with: rewards, reward, stop reason, info.
+_End = tuple[Mapping[str, float], float, StopReason, Mapping[str, float]]
 _NOT_SAMPLED = array("i", [NO_VERSION])
 _NO_VERSION = np.array(NO_VERSION, np.int32)  # compares twice as fast as a plain number
 
@@ -95,15 +97,13 @@ class TrajectoryBuilder:
         turns[-1] = Turn(start, end, sample_seconds, env_seconds, float(result.reward))
         self._reward += result.reward
         self._info = dict(result.info)
-        self.say(result.messages)
+        self._messages.extend(result.messages)
 
     def finish(self, stop_reason: StopReason, *, seconds: float) -> Trajectory:
         """Freeze the record; its info is that of the last answer."""
         end = {"env": self._reward}, self._reward, stop_reason, self._info
-        earlier: tuple[Trajectory, ...] = ()
-        if self._earlier:
-            earlier = tuple([sample.freeze(*end) for sample in self._earlier])
-        return self._sample.freeze(*end, messages=self.messages, seconds=seconds, earlier=earlier)
+        earlier = tuple([sample.freeze(end) for sample in self._earlier]) if self._earlier else ()
+        return self._sample.freeze(end, self.messages, seconds, earlier)
 
 
 class _Sample:
@@ -139,45 +139,33 @@ class _Sample:
 
     def freeze(
         self,
-        rewards: Mapping[str, float],
-        reward: float,
-        stop_reason: StopReason,
-        info: Mapping[str, float],
-        *,
+        end: _End,
         messages: tuple[Message, ...] = (),
         seconds: float = 0.0,
         earlier: tuple[Trajectory, ...] = (),
     ) -> Trajectory:
         versions = np.frombuffer(self.versions.tobytes(), np.int32)
-        return Trajectory(
-            tokens=np.frombuffer(self.tokens.tobytes(), np.int32),
-            loss_mask=versions != _NO_VERSION,
-            rollout_logprobs=np.frombuffer(self.logprobs.tobytes(), np.float32),
-            policy_versions=versions,
-            turns=tuple(self.turns),
-            rewards=rewards,
-            reward=reward,
-            stop_reason=stop_reason,
-            info=info,
-            messages=messages,
-            seconds=seconds,
-            earlier=earlier,
-            log_kept_mass=self._whole_log_kept_mass(),
-            experts=self._whole_experts(),
+        return Trajectory(  # by position, as that many names take a microsecond
+            np.frombuffer(self.tokens.tobytes(), np.int32),
+            versions != _NO_VERSION,
+            np.frombuffer(self.logprobs.tobytes(), np.float32),
+            versions,
+            tuple(self.turns),
+            *end,
+            messages,
+            seconds,
+            earlier,
+            self._whole_log_kept_mass() if self.log_kept_mass else None,
+            None if self.experts is None else self._whole_experts(self.experts),
         )
 
-    def _whole_log_kept_mass(self) -> Float32s | None:
-        if not self.log_kept_mass:
-            return None
+    def _whole_log_kept_mass(self) -> Float32s:
         whole = np.zeros(len(self.tokens), np.float32)
         for start, part in self.log_kept_mass.items():
             whole[start : start + len(part)] = part
         return whole
 
-    def _whole_experts(self) -> Int16s | None:
-        if self.experts is None:
-            return None
-        shape = (len(self.tokens), *self.experts.shape[1:])
-        whole = np.full(shape, NOT_RECORDED, np.int16)
-        whole[: len(self.experts)] = self.experts
+    def _whole_experts(self, experts: Int16s) -> Int16s:
+        whole = np.full((len(self.tokens), *experts.shape[1:]), NOT_RECORDED, np.int16)
+        whole[: len(experts)] = experts
         return whole
