@@ -62,7 +62,7 @@ def test_conformance_28_no_key_comes_twice_and_none_depends_on_the_number_of_wor
 
 
 PROMPT = np.array([1, 2, 5], np.int32)
-DRAWS, LEAST = 2000, 5.0  # tokens that are expected less often are counted together
+DRAWS = 2500
 
 
 def test_conformance_29_by_default_tokens_are_drawn_from_the_softmax():
@@ -80,14 +80,5 @@ def test_conformance_29_by_default_tokens_are_drawn_from_the_softmax():
     logits = learner_logits(learner_params(0), PROMPT)[-1]
     expected = DRAWS * np.exp(logits - np.logaddexp.reduce(logits))
     drawn = np.bincount([int(each.tokens[0]) for each in completions], minlength=VOCAB)
-    often = expected >= LEAST
-    assert often.sum() >= 5
-    pooled = [[*counts[often], counts[~often].sum()] for counts in (drawn, expected)]
-    observed, expected = (np.array(counts)[np.array(pooled[1]) > 0] for counts in pooled)
-    chi_square = ((observed - expected) ** 2 / expected).sum()
-    assert chi_square < most_likely_at_most(len(expected) - 1)
-
-
-def most_likely_at_most(degrees):
-    """The 0.999 quantile of chi-square, by Wilson and Hilferty's approximation."""
-    return degrees * (1 - 2 / (9 * degrees) + 3.09 * np.sqrt(2 / (9 * degrees))) ** 3
+    assert expected.min() >= 5.0
+    assert ((drawn - expected) ** 2 / expected).sum() < 42.3  # 18 degrees: a probability of 0.001

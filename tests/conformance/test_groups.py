@@ -20,7 +20,7 @@ def test_conformance_24_rewards_that_sleep_for_ever_or_use_signals_hold_up_nobod
     assert all(each.rewards["mine"] > 1 for each in trajectories)
 
 
-class Alarmed(Quiet):
+class Alarmed:
     """A synchronous environment whose checker sets an alarm in every eighth episode."""
 
     episodes = 0
