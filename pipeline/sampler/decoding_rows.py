@@ -13,7 +13,7 @@ from ..types import NO_VERSION, Bools, Int32s
 from .config import SamplerConfig
 from .occupant import Occupant
 from .pages import BIN
-from .rows import NOBODY
+from .rows import FIRST_PAGE, NOBODY, RowPlan
 from .turns import SampledBlock, Turns
 
 TENURES = 2**31 - 1  # then they begin again
@@ -60,19 +60,22 @@ class DecodingRows:
 
     def __init__(self, config: SamplerConfig):
         self._steps, self._page_tokens = config.decode_tokens, config.page_tokens
-        self._of = _Numbers(*(np.full(config.rows, number, np.int32) for number in IDLE))
+        width = config.cache_tokens // config.page_tokens
+        self._plan = np.full((config.rows, FIRST_PAGE + width), BIN, np.int32)  # of `RowPlan`
+        self._served, self._tables = self._plan[:, 0], self._plan[:, FIRST_PAGE:]
+        self._table_starts = np.arange(config.rows) * self._plan.shape[1] + FIRST_PAGE
+        of = _Numbers(*(np.full(config.rows, number, np.int32) for number in IDLE))
+        self._of = of._replace(tenure=self._plan[:, 1])
+        self._of.tenure[:] = NOBODY
         self.constrained: set[int] = set()
         self.watched = np.zeros(config.rows, np.bool_)
         self._started = 0
-        width = config.cache_tokens // config.page_tokens
-        self._tables = np.full((config.rows, width), BIN, np.int32)
-        self._table_starts = np.arange(config.rows) * width
         self._turns = Turns(config)
 
     @property
     def tenures(self) -> Int32s:
-        """i32[S], a copy: another number each time that a row starts, `NOBODY` for idle ones."""
-        tenures: Int32s = self._of.tenure.copy()
+        """i32[S], as they are now: another number each time that a row starts."""
+        tenures: Int32s = self._of.tenure
         return tenures
 
     def start(self, occupant: Occupant, version: int) -> None:
@@ -145,14 +148,16 @@ class DecodingRows:
         had = self._of.pages
         # Where each row's next page stands in the tables, less what the rows before it get.
         first = self._table_starts + had - np.cumsum(growth) + growth
-        self._tables.reshape(-1)[np.repeat(first, growth) + np.arange(len(pages))] = pages
+        self._plan.reshape(-1)[np.repeat(first, growth) + np.arange(len(pages))] = pages
         had += growth
 
-    def serve(self, served: Bools, window: int) -> Int32s:
-        """Note that one more dispatch samples in these rows; return their pages in a window."""
+    def serve(self, served: Bools, window: int) -> tuple[RowPlan, Int32s]:
+        """Note that one more dispatch samples in these rows; return its plan, also packed."""
         np.add(self._of.planned, self._steps, out=self._of.planned, where=served)
         # The dispatch may read its arrays later than it is made; ours go on being written.
-        return self._tables[:, : window // self._page_tokens].copy()
+        self._served[:] = served
+        packed = self._plan[:, : FIRST_PAGE + window // self._page_tokens].copy()
+        return RowPlan(served, packed[:, 1], packed[:, FIRST_PAGE:]), packed
 
     def record(self, block: SampledBlock, taken: Bools) -> Int32s:
         """Take in what a dispatch sampled in some rows; i32[S], tokens of each."""

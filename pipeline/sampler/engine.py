@@ -22,8 +22,8 @@ from .dispatches import DecodeDispatch
 from .expert_record import with_experts
 from .layout import num_shards
 from .occupant import Ticket
-from .packed import sampled_like
-from .packing import pack, unpack
+from .packed import unpack_sampled
+from .packing import pack
 from .programs import Programs, compile_programs
 from .relocate import relocate
 from .rows import DecodeInput
@@ -107,7 +107,6 @@ class Engine:
         self._scheduler = Scheduler(
             config, model.vocab_size, shards=num_shards(mesh), decode_text=decode_text
         )
-        self._sampled = sampled_like(config, model.vocab_size)
         self._loaded: _Loaded | None = None
         self._weights: dict[int, Any] = {}  # by version
         self._unread: list[tuple[DecodeDispatch, jax.Array]] = []  # dispatched, in order
@@ -241,7 +240,7 @@ class Engine:
         program = loaded.programs.decode[dispatch.window]
         views, weights = loaded.views_of(dispatch.window), self._weights[version]
         update = loaded.no_update if dispatch.update is None else pack(dispatch.update)
-        inputs = DecodeInput(update, pack(dispatch.plan))
+        inputs = DecodeInput(update, dispatch.packed)
         loaded.state, loaded.views, decoded = program(weights, loaded.state, views, inputs)
         self._unread.append((dispatch, decoded))
         self._dispatches += 1
@@ -249,7 +248,8 @@ class Engine:
     def _read(self) -> None:
         """Wait for the results that weren't read, and take them in."""
         for dispatch, decoded in self._unread:
-            block = unpack(jax.device_get(decoded), self._sampled)
+            assert self._loaded is not None, "something was dispatched"
+            block = unpack_sampled(self._loaded.programs.read(decoded))
             self._generated_tokens += int(block.num_sampled.sum())
             if self._config.draws.record_experts:
                 self._finished += self._record_with_experts(dispatch, block)

@@ -2,14 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 import jax
-import numpy as np
 
 from ..models.parameters import Params
-from .config import SamplerConfig
-from .logits import no_draws
+from ..types import Int32s
 from .packing import pack, unpack
 from .rows import DecodeInput, PrefillChunk
 from .state import SamplerState, Views
@@ -30,12 +28,12 @@ def decode_packed(
     decode: Decode,
     like: DecodeInput,
 ) -> tuple[SamplerState, Views, jax.Array]:
-    """Decode; the state's rows, the inputs' parts and the result (`sampled_like`) are packed."""
+    """Decode; the state's rows, the inputs' parts and the result (`pack_sampled`) are packed."""
     rows = unpack(state.rows, like.update.rows)
     update, plan = unpack(inputs.update, like.update), unpack(inputs.plan, like.plan)
     opened = dataclasses.replace(state, rows=rows)
     state, views, sampled = decode(params, opened, views, DecodeInput(update, plan))
-    return pack_rows(state), views, pack(sampled)
+    return pack_rows(state), views, pack_sampled(sampled)
 
 
 def prefill_packed(
@@ -50,8 +48,22 @@ def pack_rows(state: SamplerState) -> SamplerState:
     return dataclasses.replace(state, rows=pack(state.rows))
 
 
-def sampled_like(config: SamplerConfig, vocab_size: int) -> SampledBlock:
-    """The shapes of what a decode dispatch sampled, to unpack it."""
-    top = min(config.draws.max_top_logprobs, vocab_size)
-    draws = jax.eval_shape(partial(no_draws, (config.rows, config.decode_tokens), top))
-    return SampledBlock(draws, np.zeros(config.rows, np.int32), np.zeros(config.rows, np.bool_))
+def pack_sampled(sampled: SampledBlock) -> Any:
+    """Pack each draw, then the draws of each row, and these with the rest.
+
+    Returns:
+      i32[S, k * n + 2], for `unpack_sampled`.
+    """
+    rows = len(sampled.active)
+    draws = pack(jax.tree.map(_steps_as_rows, sampled.draws))
+    return pack(sampled._replace(draws=draws.reshape(rows, -1)))
+
+
+def unpack_sampled(packed: Int32s) -> SampledBlock:
+    """Undo `pack_sampled` on the host, but leave the draws packed, as `Turns` keeps them."""
+    return SampledBlock(packed[:, :-2], packed[:, -2], packed[:, -1] != 0)
+
+
+def _steps_as_rows(draws: Any) -> Any:
+    """[S, k, ...] to [S * k, ...]."""
+    return draws.reshape(-1, *draws.shape[2:])

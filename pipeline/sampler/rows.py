@@ -10,6 +10,7 @@ from .pages import BIN
 
 NO_STOP = -1  # pads the stop ids; no token has this id
 NOBODY = 0  # the tenure of an idle row
+FIRST_PAGE = 2  # where a packed `RowPlan` has the pages: each row's two other numbers are before
 
 
 class Rows(NamedTuple):

@@ -13,6 +13,7 @@ goes on later with the same bits. The smallest always has what it needs, so some
 """
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 import numpy as np
 
@@ -22,9 +23,8 @@ from .decoding_rows import DecodingRows
 from .dispatches import DecodeDispatch, PrefillDispatch
 from .lanes import Lane, make_chunk, plan_lanes
 from .moves import Move
-from .occupant import Occupant, Rank, Ticket
+from .occupant import Occupant, Ticket
 from .row_numbers import RowNumbers
-from .rows import RowPlan
 from .shards import Shards
 from .stops import DecodeText, first_stop
 from .turns import SampledBlock
@@ -32,6 +32,7 @@ from .waiting import WaitingQueue
 
 Finished = tuple[Ticket, Completion | Exception]  # an error of the request's own constraint
 
+RANK = attrgetter("rank")
 LONG_TURN = 16  # dispatches a request: a row that is freed one late then costs 6 %
 
 
@@ -178,10 +179,8 @@ class Scheduler:
         too small for. No result may be unread if `short_of_pages`.
         """
         growth = self._rows.growth()
-        if not self._shards.are_short(growth):
-            self._grow(growth)
-        else:
-            self._make_room([self._decoding[row] for row in np.flatnonzero(growth).tolist()])
+        if growth.any():
+            self._set_aside(growth)
         shards = self._shards.with_free_rows
         while shards:
             occupant = self._waiting.first(shards)
@@ -245,9 +244,9 @@ class Scheduler:
         if count == 0:
             return None
         self._served += count
-        window = self._config.window_for(int(self._rows.reach().max(where=served, initial=0)))
-        plan = RowPlan(served, self._rows.tenures, self._rows.serve(served, window))
-        return DecodeDispatch(plan, self._numbers.take(), version, window)
+        window = self._config.window_for(int((self._rows.reach() * served).max()))
+        plan, packed = self._rows.serve(served, window)
+        return DecodeDispatch(plan, packed, self._numbers.take(), version, window)
 
     def _waits_for_prompts(self, version: int) -> bool:
         if self._some_were_ready:
@@ -372,13 +371,20 @@ class Scheduler:
         occupants = self._prefilling.values()
         return [occupant for occupant in occupants if self._version_of(occupant) == version]
 
+    def _set_aside(self, growth: Int32s) -> None:
+        """Give rows more pages, so many each; where there are too few, some rows are given up."""
+        if self._shards.are_short(growth):
+            self._make_room([self._decoding[row] for row in np.flatnonzero(growth).tolist()])
+        else:
+            self._grow(growth)
+
     def _grow(self, growth: Int32s) -> None:
         """Give rows more pages, so many each; there are enough."""
         self._rows.add_pages(growth, self._shards.take(growth))
 
     def _make_room(self, occupants: Iterable[Occupant]) -> None:
         """Set pages aside for these rows; the largest ranks give theirs up for it."""
-        for occupant in sorted(occupants, key=_rank):
+        for occupant in sorted(occupants, key=RANK):
             while occupant.row >= 0:
                 growth = self._rows.growth()
                 growth[: occupant.row] = growth[occupant.row + 1 :] = 0
@@ -386,11 +392,7 @@ class Scheduler:
                     self._grow(growth)
                     break
                 neighbours = (one for one in self._running.values() if one.shard == occupant.shard)
-                self._park(max(neighbours, key=_rank))
+                self._park(max(neighbours, key=RANK))
 
     def _fills_shared_pages(self, occupant: Occupant) -> bool:
         return occupant.row in self._prefilling and occupant.cached.fresh
-
-
-def _rank(occupant: Occupant) -> Rank:
-    return occupant.rank

@@ -18,7 +18,8 @@ class SampledBlock(NamedTuple):
     """What one decode dispatch sampled; on the device, or on the host.
 
     Attributes:
-      draws: a `Draw`: tokens and their numbers, each [S, k, ...].
+      draws: a `Draw`: tokens and their numbers, each [S, k, ...]; packed, on the host: the words
+        of each token of a row, i32[S, k * n].
       num_sampled: i32[S], how many of them each row sampled, the first ones; a stop token was.
       active: bool[S], the rows that go on, those that weren't served included.
     """
@@ -26,6 +27,11 @@ class SampledBlock(NamedTuple):
     draws: Any
     num_sampled: Any
     active: Any
+
+
+def words_of_draw(config: SamplerConfig) -> int:
+    """Words of four bytes that a token has: its id, its two numbers, and the most likely ones."""
+    return 3 + 2 * config.draws.max_top_logprobs
 
 
 class Sampled(NamedTuple):
@@ -44,36 +50,33 @@ class Turns:
     def __init__(self, config: SamplerConfig):
         # A row's last dispatch may reach k - 1 steps beyond its last token.
         self._width = config.context_tokens + config.decode_tokens
-        size, most = config.rows * self._width, config.draws.max_top_logprobs
-        top = None
-        if most:
-            top = TopLogprobs(np.zeros((size, most), np.int32), np.zeros((size, most), np.float32))
-        self._all = Sampled(
-            tokens=np.zeros(size, np.int32),
-            logprobs=np.zeros(size, np.float32),
-            log_kept_mass=np.zeros(size, np.float32),
+        size, words = config.rows * self._width, words_of_draw(config)
+        packed = np.zeros((size, words), np.int32)
+        most = config.draws.max_top_logprobs
+        ids, numbers = packed[:, 3 : 3 + most], packed[:, 3 + most :].view(np.float32)
+        self._all = Sampled(  # views
+            tokens=packed[:, 0],
+            logprobs=packed[:, 1].view(np.float32),
+            log_kept_mass=packed[:, 2].view(np.float32),
             versions=np.zeros(size, np.int32),
-            top=top,
+            top=TopLogprobs(ids, numbers) if most else None,
         )
         self._starts = np.arange(config.rows) * self._width
-        # By place of a field: the k places from there on, of which a dispatch fills one a row.
-        written = [self._all.tokens, self._all.logprobs, self._all.log_kept_mass, *(top or ())]
-        self._windows = [
-            sliding_window_view(field, config.decode_tokens, axis=0, writeable=True)
-            for field in written
-        ]
+        # By place of a token: the words of k tokens from there on; a dispatch writes them at once.
+        within = sliding_window_view(
+            packed.reshape(-1), config.decode_tokens * words, writeable=True
+        )
+        self._windows = within[::words]
 
     def append(self, block: SampledBlock, counts: Int32s) -> None:
         """Write what a dispatch sampled; in rows that sampled nothing, it is overwritten.
 
         Args:
+          block: its draws packed: of each token the id, the logprob, `log_kept_mass`, then the
+            most likely ids and their logprobs.
           counts: i32[S], what each row had before.
         """
-        places = self._starts + counts
-        token, logprob, log_kept_mass, top = block.draws
-        drawn = (token, logprob, log_kept_mass, *(top or ()))
-        for windows, steps in zip(self._windows, drawn, strict=True):
-            windows[places] = np.moveaxis(steps, 1, -1)
+        self._windows[self._starts + counts] = block.draws
 
     def note_version(self, row: int, first: int, end: int, version: int) -> None:
         """Note which version sampled some tokens of a row."""

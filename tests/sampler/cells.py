@@ -16,6 +16,7 @@ import numpy as np
 
 from headrace.pipeline.sampler.config import SamplerConfig
 from headrace.pipeline.sampler.logits import Draw
+from headrace.pipeline.sampler.packed import pack_sampled
 from headrace.pipeline.sampler.packing import pack, unpack
 from headrace.pipeline.sampler.pages import BIN
 from headrace.pipeline.sampler.programs import Programs
@@ -172,7 +173,7 @@ class CellDevice:
         within = np.flatnonzero(rows.position < window)
         views.cells[within, rows.position[within]] = NOT_YET
         draws = Draw(token, logprob, np.zeros_like(logprob), None)
-        return state, views, pack(SampledBlock(draws, counts, rows.active))
+        return state, views, pack_sampled(SampledBlock(draws, counts, rows.active))
 
     def duplicate(self, state: Cells, sources: Int32s, targets: Int32s) -> Cells:
         state.pages[self._global(targets)] = state.pages[self._global(sources)]

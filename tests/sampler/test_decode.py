@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.pipeline.sampler.packed import sampled_like
+from headrace.pipeline.sampler.logits import no_draws
+from headrace.pipeline.sampler.packed import unpack_sampled
 from headrace.pipeline.sampler.packing import pack, unpack
 from headrace.pipeline.sampler.pages import BIN
 from headrace.pipeline.sampler.rows import (
@@ -23,7 +24,7 @@ from headrace.pipeline.sampler.rows import (
     no_update,
 )
 from headrace.pipeline.sampler.state import SamplerState, Views
-from headrace.pipeline.sampler.turns import SampledBlock
+from headrace.pipeline.sampler.turns import SampledBlock, words_of_draw
 from headrace.pipeline.types import Bools
 from tests.sampler.helpers import CONFIG, STOP, VOCAB, native_programs, sampled, sampler_params
 
@@ -89,7 +90,16 @@ def run(
     program = native_programs().decode[WINDOW]
     inputs = DecodeInput(pack(update), pack(RowPlan(served, TENURES, tables)))
     *after, decoded = jax.device_get(program(sampler_params(version), state, views, inputs))
-    return Kept(*after), unpack(decoded, sampled_like(CONFIG, VOCAB))
+    return Kept(*after), unpack_draws(unpack_sampled(decoded))
+
+
+def unpack_draws(block: SampledBlock) -> SampledBlock:
+    """Unpack what `Turns` would keep as it is."""
+    shape = CONFIG.rows, CONFIG.decode_tokens
+    like = no_draws((1,), CONFIG.draws.max_top_logprobs)
+    draws = unpack(block.draws.reshape(-1, words_of_draw(CONFIG)), like)
+    by_row = jax.tree.map(lambda numbers: numbers.reshape(*shape, *numbers.shape[1:]), draws)
+    return block._replace(draws=by_row)
 
 
 def forgetful(kept: Kept) -> Kept:
