@@ -68,8 +68,7 @@ class Numbered(Generic[Item]):
         """
         if self.get(number) is None:
             raise KeyError(number)
-        blocks = _with(self.blocks, number - self.begin, item)
-        return type(self)(self.begin, blocks, self.size)
+        return type(self)(self.begin, _with(self.blocks, number - self.begin, item), self.size)
 
     def remove(self, number: int) -> Self:
         """Return the map without the item with this number.

@@ -34,8 +34,7 @@ def uniform(seed: int, stream: int) -> float:
     mixed = (seed + (stream + 1) * 0x9E3779B97F4A7C15) & _MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-    mixed ^= mixed >> 31
-    return ((mixed >> 11) + 0.5) / 2**53
+    return (((mixed ^ (mixed >> 31)) >> 11) + 0.5) / 2**53
 
 
 @dataclass(frozen=True)

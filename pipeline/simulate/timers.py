@@ -9,16 +9,16 @@ sleepers those were most of a simulation, so here a sleeper is one entry of a he
 """
 
 import gc
-import heapq
 import importlib
 import itertools
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from heapq import heappop, heappush
 from typing import TypeVar
 
 import trio
-from trio.lowlevel import Abort, Task
+from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class Timers(trio.abc.Clock):
                 self._jump(deadline)
         except Exception as error:  # which would be lost here
             self._error = error
-            trio.lowlevel.reschedule(self._keeper)
+            reschedule(self._keeper)
         return 0.0
 
     # What simulations call.
@@ -83,13 +83,13 @@ class Timers(trio.abc.Clock):
         if seconds <= 0:
             await trio.lowlevel.checkpoint_if_cancelled()
             return
-        number = self._push(self.now + seconds, trio.lowlevel.current_task())
+        number = self._push(self.now + seconds, current_task())
 
         def abort(_: object) -> Abort:
             self._cancelled.add(number)
             return Abort.SUCCEEDED
 
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        await wait_task_rescheduled(abort)
 
     def stop_at(self, seconds: float) -> None:
         """Let there be an instant at this time, or now if it has passed."""
@@ -102,8 +102,8 @@ class Timers(trio.abc.Clock):
           RuntimeError: if every task waits and nothing will ever happen.
           Exception: of a function that was to be called.
         """
-        self._keeper = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._forget_keeper)
+        self._keeper = current_task()
+        await wait_task_rescheduled(self._forget_keeper)
         self._keeper = None
         assert self._error is not None
         raise self._error
@@ -121,7 +121,7 @@ class Timers(trio.abc.Clock):
     def _jump(self, deadline: float) -> None:
         due, cancelled = self._due, self._cancelled
         while cancelled and due[0][1] in cancelled:
-            cancelled.remove(heapq.heappop(due)[1])
+            cancelled.remove(heappop(due)[1])
         target = min(due[0][0], deadline) if due else deadline
         if target == math.inf:
             raise RuntimeError("every task waits and nothing is due: the simulation is deadlocked")
@@ -129,15 +129,15 @@ class Timers(trio.abc.Clock):
             watch(target - self.now)
         self.now = target
         while due and due[0][0] <= target:
-            _, number, task = heapq.heappop(due)
+            _, number, task = heappop(due)
             if number in cancelled:
                 cancelled.remove(number)
             elif task is not None:
-                trio.lowlevel.reschedule(task)
+                reschedule(task)
 
     def _push(self, due: float, task: Task | None) -> int:
         number = next(self._numbers)
-        heapq.heappush(self._due, (due, number, task))
+        heappush(self._due, (due, number, task))
         return number
 
 
