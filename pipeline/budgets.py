@@ -29,6 +29,15 @@ class Budgets:
         self._equal_in_a_row = 0
         self._unscored = 0  # of the last episodes, a bit each
 
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """What was counted so far, to be set again after a restart."""
+        return self._failed_in_a_row, self._equal_in_a_row, self._unscored
+
+    @state.setter
+    def state(self, counted: tuple[int, int, int]) -> None:
+        self._failed_in_a_row, self._equal_in_a_row, self._unscored = counted
+
     def ended(self, outcome: Outcome) -> None:
         """Count an episode.
 

@@ -4,7 +4,7 @@ Invariants: a step is there whole or not at all, whenever the process dies; what
 what was saved, bit for bit, on whatever mesh.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,6 +54,26 @@ class Checkpoints:
         with self._manager() as manager:
             step: int | None = manager.latest_step()
             return step
+
+    def latest_record(self, parse: Callable[[Mapping[str, Any]], T]) -> T | None:
+        """Read the newest step's record, None without one.
+
+        Args:
+          parse: makes something of it, or raises a ConfigError.
+
+        Raises:
+          ConfigError: where it can't be read or parsed.
+        """
+        step = self.latest()
+        if step is None:
+            return None
+        record = self.record(step)
+        try:
+            return parse(record)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{self.name(step)} can't be used: {error}; {self.remedy(step)}"
+            ) from error
 
     def save(self, step: int, state: Any, record: Mapping[str, Any]) -> None:
         """Save a step; it is on disk on return. One that is there already stays.

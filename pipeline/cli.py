@@ -30,8 +30,8 @@ commands:
   prefer DATA [--preference.loss dpo]     learn from pairs of answers, or answers with labels: dpo,
                                           ipo, orpo, kto
   distill DATA --teacher NAME             follow a teacher's distributions on conversations
-  resume RUN [--section.key value ...]    go on with an sft, prefer or distill run that was ended
-                                          or killed, from its last checkpoint
+  resume RUN [--section.key value ...]    go on with a train, sft, prefer or distill run that was
+                                          ended or killed, from its last checkpoint
   simulate RECIPE [--sim.key value ...]   predict a run under a virtual clock: a recipe, or the
                                           scenarios balanced and agent; --json for one JSON object
   tune RECIPE [--tune.key value ...]      try schedules, loads and splits of the chips in
@@ -124,7 +124,7 @@ def _run_with(command: str, name: str, flags: Sequence[str]) -> int:
         case "resume":
             began_seconds = time.monotonic()
             _ignore_questions()
-            from .commands.offline import resume
+            from .commands.resume import resume
 
             return resume(name, flags, began_seconds)
         case "simulate":

@@ -8,6 +8,7 @@ from typing import Literal
 
 from ..envs.builtin import EnvConfig
 from .algorithms.config import AlgorithmConfig
+from .checkpoint import CheckpointConfig
 from .errors import check
 from .evaluate import EvaluateConfig
 from .groups.ledger import Schedule
@@ -61,6 +62,7 @@ class Recipe:
     distillation: DistillationConfig = field(default_factory=DistillationConfig)
     warm_start: SftConfig = field(default_factory=SftConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:
         _check_group_size(self)

@@ -5,20 +5,20 @@ decides nothing itself. Every wait has a name and a deadline. A stage that fails
 with its name (`errors.stage`), and so does a run in which nothing moves.
 """
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 import trio
 
 from ..envs.base import Task
 from .budgets import Budgets
+from .controller_state import ControllerState, member_rule
 from .errors import PipelineStalled, StageFailed, stage
+from .evaluations import Evaluations
 from .groups import ledger
-from .groups.members import MemberRule
+from .held_versions import HeldVersions
+from .outstanding import Outstanding
 from .rollout import concurrency
-from .rollout.config import RolloutConfig
 from .rollout.group import Flight, Group
 from .stages import ControllerConfig, Stages, Update
 from .types import Outcome, Trajectory, TrajectoryGroup
@@ -45,24 +45,25 @@ class Controller:
         seed: int,
         on_update: Callable[[Update], None],
         evaluate_every: int = 0,
+        saved: ControllerState | None = None,
     ):
         """Args:
         steps: updates to make.
         seed: decides the episodes' random keys.
         on_update: called after each update; must not block.
         evaluate_every: updates between two evaluations; 0 makes none.
+        saved: what to go on from; then `run` publishes its weights. Else the caller has.
         """
         rollout = stages.rollout.config
         self.ledger = ledger.Ledger(schedule, member_rule(rollout))
         self.flight = Flight()
-        self.evaluation_flight = Flight()
         self.waits = Waits()
         self._stages = stages
         self._config = config or ControllerConfig()
         self._steps = steps
         self._seed = seed
         self._on_update = on_update
-        self._evaluate_every = evaluate_every
+        self.evaluations = Evaluations(stages, self.waits, every=evaluate_every, steps=steps)
         self._budgets = Budgets(
             self._config.group_failures,
             self._config.unscored_share,
@@ -70,13 +71,16 @@ class Controller:
         )
         self._members = 0  # running now, until their environments are closed
         self._limit = concurrency.start(rollout.max_episodes, stages.load())
-        self._groups: dict[int, Group] = {}
-        self._collected: dict[int, TrajectoryGroup] = {}
-        self._again: deque[tuple[Task, int]] = deque()
+        self._outstanding = Outstanding(stages.rollout)
         self._formed: tuple[int, list[TrajectoryGroup]] | None = None
         self._batch_is_formed = trio.Event()
-        self._held: dict[int, ExitStack] = {}
-        self._evaluating = False
+        self._held = HeldVersions(stages.hold)
+        self._stopping = False
+        self._until_stopped = trio.CancelScope()  # the wait for a batch
+        self._saved = saved
+        self._saved_after = -1  # so many updates
+        if saved is not None:
+            self._take_up(saved)
         self._moved = 0.0
         self.ending = False  # true once what runs is cancelled, and should end soon
         self._nursery: trio.Nursery | None = None
@@ -95,7 +99,10 @@ class Controller:
                 limit = self._config.stall_after_seconds(self._stages.rollout.config)
                 nursery.start_soon(watch, self._last_move, limit, self.describe)
                 nursery.start_soon(self._notice_the_end)
-                self._hold(self.ledger.published)
+                if self._saved is None:
+                    self._hold(self.ledger.published)
+                else:
+                    await self._resume(self._saved)
                 self._admit()
                 async with trio.open_nursery() as evaluations:
                     await self._learn(evaluations)
@@ -123,7 +130,7 @@ class Controller:
             f"groups: {counts.running} running, {counts.ready} ready, {counts.in_batch} in a "
             f"batch, {ledger.may_admit(self.ledger)} more may start",
             *self.waits.describe(now),
-            *self.evaluation_flight.describe(now, most=LISTED_EPISODES),
+            *self.evaluations.flight.describe(now, most=LISTED_EPISODES),
             *self.flight.describe(now, most=LISTED_EPISODES),
         ]
 
@@ -144,12 +151,16 @@ class Controller:
             self._admit_one(config.group_size)
 
     def _admit_one(self, size: int) -> None:
-        assert self._nursery is not None
         index = self.ledger.admitted
-        task, attempt = self._again.popleft() if self._again else (self._next_task(), 0)
-        version = ledger.sampled_version(self.ledger, index)
-        group = self._groups[index] = Group(self._stages.rollout, task, index, version)
+        again = self._outstanding.again
+        task, attempt = again.popleft() if again else (self._next_task(), 0)
         self.ledger, _ = ledger.advance(self.ledger, ledger.Admitted(task.id, attempt))
+        self._start(task, index, size)
+
+    def _start(self, task: Task, index: int, size: int) -> None:
+        assert self._nursery is not None
+        version = ledger.sampled_version(self.ledger, index)
+        group = self._outstanding.start(task, index, version)
         for member in range(size):
             self._members += 1
             self._nursery.start_soon(self._run_member, group, member, name="member of a group")
@@ -201,18 +212,25 @@ class Controller:
     # Steps 6 to 10: groups become batches, updates and new versions.
 
     async def _learn(self, evaluations: trio.Nursery) -> None:
+        self.evaluations.start_if_due(evaluations, self.ledger)  # the one that a kill ended
         while self.ledger.committed < self._steps:
-            batch, groups = await self._next_batch()
+            formed = await self._next_batch()
+            if formed is None:
+                break
+            batch, groups = formed
             # In lockstep all groups of a batch may have failed: a version without an update.
             update = await self._update(batch, groups) if groups else None
             self._report(ledger.Committed(batch))
             await self._publish(ledger.publish_due(self.ledger))
-            self._start_evaluation(evaluations)
+            self.evaluations.start_if_due(evaluations, self.ledger)
             if update is not None:
                 with stage("observe"):
                     self._on_update(update)
-        # With publish_every > 1 the last updates may not be due; what follows wants them.
-        await self._publish(self.ledger.committed)
+            await self._save()
+        else:
+            # With publish_every > 1 the last updates may not be due; what follows wants them.
+            await self._publish(self.ledger.committed)
+        await self._save(last=True)
 
     async def _update(self, batch: int, groups: list[TrajectoryGroup]) -> Update:
         with stage("batching"):
@@ -226,47 +244,34 @@ class Controller:
         return Update(batch, groups, statistics, metrics)
 
     async def _publish(self, version: int | None) -> None:
-        if version is None or version <= self.ledger.published:
-            return
+        if version is not None and version > self.ledger.published:
+            await self._bring(version)
+            self._report(ledger.Published(version))
+            self._admit()
+
+    async def _bring(self, version: int) -> None:
         deadline = self._config.publish_deadline_seconds
         setting = "--controller.publish-deadline-seconds"
         with self.waits.on("weight_sync", f"publishing {version}", deadline, setting=setting):
             await self._stages.publish(version)
         self._hold(version)
-        self._report(ledger.Published(version))
-        self._admit()
 
-    async def _next_batch(self) -> tuple[int, list[TrajectoryGroup]]:
-        """Wait until the ledger forms the next batch."""
+    async def _next_batch(self) -> tuple[int, list[TrajectoryGroup]] | None:
+        """Wait until the ledger forms the next batch; None: the run was stopped before."""
+        if self._stopping:
+            return None
         deadline = self._config.batch_deadline_seconds
         setting = "--controller.batch-deadline-seconds"
         self._batch_is_formed = trio.Event()
-        with self.waits.on("groups", "a batch", deadline, setting=setting):
+        with (
+            self.waits.on("groups", "a batch", deadline, setting=setting),
+            trio.CancelScope() as self._until_stopped,
+        ):
             self._report(ledger.BatchRequested())
             self._admit()
             await self._batch_is_formed.wait()
-        assert self._formed is not None
         formed, self._formed = self._formed, None
         return formed
-
-    def _start_evaluation(self, evaluations: trio.Nursery) -> None:
-        """Start an evaluation if one is due and the last one has ended."""
-        every, done = self._evaluate_every, self.ledger.committed
-        due = every > 0 and done % every == 0 and done < self._steps
-        if self._stages.evaluate is not None and due and not self._evaluating:
-            self._evaluating = True
-            version, held = self.ledger.published, ExitStack()
-            with stage("sampler"):
-                held.enter_context(self._stages.hold(version))  # now, while it is the newest
-            evaluations.start_soon(self._evaluate, self._stages.evaluate, version, held)
-
-    async def _evaluate(
-        self, evaluate: Callable[[int, Flight], Awaitable[None]], version: int, held: ExitStack
-    ) -> None:
-        # It has deadlines of its own.
-        with stage("sampler"), held, self.waits.on("evaluate", f"version {version}"):
-            await evaluate(version, self.evaluation_flight)
-        self._evaluating = False
 
     # The ledger's events and decisions.
 
@@ -286,25 +291,21 @@ class Controller:
     def _carry_out(self, decision: ledger.Decision, dropped: dict[str, Task]) -> None:
         match decision:
             case ledger.FormBatch():
-                groups = [self._collected.pop(index) for index in decision.indexes]
-                for group in groups:
-                    del self._groups[group.index]
-                self._formed = decision.batch, groups
+                self._formed = decision.batch, self._outstanding.take(decision.indexes)
                 self._batch_is_formed.set()
             case ledger.Collect():
-                group = self._groups[decision.index].collect(decision.members)
-                self._collected[decision.index] = group
+                self._outstanding.collect(decision.index, decision.members)
             case ledger.Drop():
-                lost = self._groups.pop(decision.index)
-                lost.stop(decision.reason)
-                self._collected.pop(decision.index, None)
-                dropped[lost.task.id] = lost.task
+                task = self._outstanding.drop(decision.index, decision.reason)
+                dropped[task.id] = task
             case ledger.Reissue():
-                self._again.append((dropped[decision.task_id], decision.attempt))
+                self._outstanding.again.append((dropped[decision.task_id], decision.attempt))
             case ledger.Retry():
                 pass  # the member's own task goes on, see `_conclude`
             case ledger.Restart():
-                raise AssertionError("only a ledger that was told of a restart says so")
+                assert self._saved is not None
+                size = self._stages.rollout.config.group_size
+                self._start(self._saved.running[decision.index], decision.index, size)
             case _:
                 assert_never(decision)
 
@@ -314,7 +315,7 @@ class Controller:
         A cancellation that escapes from the scope that it belongs to ends a nursery without error.
         """
         done = self.ledger.published  # as the last one always is
-        if done < self._steps:
+        if done < self._steps and not self._stopping:
             with stage("controller"):
                 raise PipelineStalled(
                     f"cancelled from within at version {done} of {self._steps}: a trio.Cancelled "
@@ -324,38 +325,75 @@ class Controller:
     def _end(self) -> None:
         """Give up what is outstanding; nothing more starts."""
         self.ledger, _ = ledger.advance(self.ledger, ledger.Abandoned())
-        for group in self._groups.values():
-            group.stop(ledger.RUN_ENDED)
-        self._groups.clear()
-        self._collected.clear()
+        self._outstanding.drop_all(ledger.RUN_ENDED)
         self._release()
 
     def _hold(self, version: int) -> None:
         """In lockstep, keep a version that was just published as long as groups need it."""
         if self.ledger.schedule.deterministic:
-            self._held[version] = ExitStack()
-            with stage("sampler"):
-                self._held[version].enter_context(self._stages.hold(version))
+            self._held.hold(version)
 
     def _release(self) -> None:
-        for version in [*self._held]:
-            if self.ledger.ended or version < ledger.oldest_needed(self.ledger):
-                with stage("sampler"):
-                    self._held.pop(version).close()
+        if self.ledger.ended:
+            self._held.release()
+        elif self.ledger.schedule.deterministic:
+            self._held.release(below=ledger.oldest_needed(self.ledger))
+
+    # Saving, and going on from what was saved.
+
+    def stop(self) -> None:
+        """Let the run end after the update of this moment, if there is one, and save that."""
+        self._stopping = True
+        self._until_stopped.cancel()
+        self.evaluations.stop()
+
+    async def _save(self, *, last: bool = False) -> None:
+        saves, done = self._stages.saves, self.ledger.committed
+        if saves is None or done == self._saved_after or (done % saves.every and not last):
+            return
+        deadline = self._config.save_deadline_seconds
+        setting = "--controller.save-deadline-seconds"
+        with self.waits.on("checkpoint", f"after update {done}", deadline, setting=setting):
+            state = self._state()
+            with self._held.hold_again(state.held):
+                await saves.save(state)
+        self._saved_after = done
+
+    def _state(self) -> ControllerState:
+        outstanding = self._outstanding
+        return ControllerState(
+            ledger=self.ledger,
+            running={each.index: outstanding.task(each.index) for each in self.ledger.running},
+            ready=dict(outstanding.ready),
+            again=tuple(outstanding.again),
+            held=self._held.versions(ledger.oldest_needed(self.ledger), self.ledger.committed),
+            budgets=self._budgets.state,
+            ended=self.flight.ended,
+        )
+
+    def _take_up(self, saved: ControllerState) -> None:
+        self.ledger = saved.ledger
+        self.flight = Flight.after(saved.ended)
+        self._budgets.state = saved.budgets
+        self._outstanding.again.extend(saved.again)
+        for group in saved.ready.values():
+            self._outstanding.put_back(group)
+        self._saved_after = saved.ledger.committed
+
+    async def _resume(self, saved: ControllerState) -> None:
+        """Bring all weights back before the first token, and start what was running anew."""
+        for version in (*saved.held, saved.ledger.committed):
+            await self._bring(version)
+        self._report(ledger.Resumed(saved.ledger.committed))
 
     # The watchdog.
 
     def _last_move(self) -> float:
         """Say when there was a call, an outcome, an update or a publish last."""
-        return max(self._moved, self.flight.moved, self.evaluation_flight.moved)
+        return max(self._moved, self.flight.moved, self.evaluations.flight.moved)
 
     async def _notice_the_end(self) -> None:
         try:
             await trio.sleep_forever()
         finally:
             self.ending = True
-
-
-def member_rule(config: RolloutConfig) -> MemberRule:
-    """Return the rule by which the ledger judges a group's members."""
-    return MemberRule(config.group_size, config.failure, config.max_retries, config.min_group_size)

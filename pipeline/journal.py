@@ -7,8 +7,8 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
 
 from ..envs.messages import Message
 from .algorithms.alarms import Watch
@@ -20,6 +20,7 @@ from .groups.batching import BatchStatistics
 from .observe.metrics import Rates
 from .observe.sinks import Sink
 from .observe.view import View
+from .rollout.group import Flight
 from .types import Trajectory, TrajectoryGroup
 
 
@@ -69,10 +70,48 @@ class _Phase:
     def seconds(self) -> float:
         return (self.ended or time.monotonic()) - self.began
 
-    @property
-    def generated_tokens(self) -> int:
-        last = self.totals_at_end or self.totals_at_begin
+    def generated_tokens(self, now: Totals) -> int:
+        last = self.totals_at_end or now
         return last.generated_tokens - self.totals_at_begin.generated_tokens
+
+
+@dataclass
+class Account:
+    """What is counted over all processes of a run.
+
+    Attributes:
+      trained: trajectories in the updates.
+      useful: those of them that taught something.
+      rl_seconds: of the phase in processes that have ended.
+      generated_tokens: likewise.
+      evaluations: before and after training.
+      during: the records of those during it.
+    """
+
+    updates: int = 0
+    reward_first: float | None = None
+    reward_last: float | None = None
+    trained: int = 0
+    useful: int = 0
+    rl_seconds: float = 0.0
+    generated_tokens: int = 0
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    during: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Self:
+        """Go on from `Journal.table`."""
+        evaluations = {when: Evaluation(**found) for when, found in table["evaluations"].items()}
+        return cls(**{**table, "evaluations": evaluations, "during": [*table["during"]]})
+
+
+@dataclass(frozen=True)
+class Before:
+    """What was known of a run when it was saved."""
+
+    account: Account
+    ledger: ledger.Ledger
+    flight: Flight
 
 
 class Journal:
@@ -86,7 +125,11 @@ class Journal:
         *,
         algorithm: AlgorithmConfig,
         read_totals: Callable[[], Totals],
+        before: Before | None = None,
     ):
+        """Args:
+        before: of a run that goes on.
+        """
         self._view = view
         self._metrics = metrics
         self._trajectories = trajectories
@@ -94,11 +137,8 @@ class Journal:
         self._read_totals = read_totals
         self._phase: _Phase | None = None
         self._rates = Rates()
-        self._useful = 0
-        self._trained = 0
-        self._rewards: list[float] = []
-        self._evaluations: dict[str, Evaluation] = {}
-        self._during: list[dict[str, Any]] = []
+        self._before = before
+        self._account = Account() if before is None else before.account
         self._watch = Watch(view.note, compares_members=algorithm.compares_members)
 
     @contextmanager
@@ -114,9 +154,14 @@ class Journal:
 
     def record(self, update: Update, controller: Controller) -> None:
         """Write down one update."""
-        self._trained += update.statistics.trajectories
-        self._useful += self._useful_trajectories(update.statistics)
-        self._rewards.append(update.statistics.reward_mean)
+        account, statistics = self._account, update.statistics
+        account.trained += statistics.trajectories
+        account.useful += self._useful_trajectories(statistics)
+        account.reward_last = statistics.reward_mean
+        account.reward_first = (
+            account.reward_last if account.updates == 0 else account.reward_first
+        )
+        account.updates += 1
         record = {**self._numbers(update, controller), **update.metrics}
         record["alarms"] = self._watch.count(record)
         self._metrics.write(record)
@@ -126,34 +171,59 @@ class Journal:
 
     def evaluated(self, when: str, evaluation: Evaluation) -> None:
         """Write down an evaluation `before` or `after` training."""
-        self._evaluations[when] = evaluation
+        self._account.evaluations[when] = evaluation
         self._view.note(_describe(when, evaluation))
 
     def evaluated_meanwhile(self, version: int, evaluation: Evaluation) -> None:
         """Write down an evaluation of a version during training."""
-        self._during.append({"policy_version": version, **_record(evaluation, evaluation.means)})
+        record = {"policy_version": version, **_record(evaluation, evaluation.means)}
+        self._account.during.append(record)
         self._view.note(_describe(f"of version {version} during", evaluation))
+
+    def has_evaluated(self, version: int) -> bool:
+        """Tell whether a version was measured during training."""
+        return version in [found["policy_version"] for found in self._account.during]
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers of the evaluations and the phase; 0, null or empty before it."""
-        phase = NOTHING_YET if self._phase is None else self._phase_summary(self._phase)
-        evaluations = _evaluation_records(self._evaluations)
-        return {**evaluations, "evaluations_during": self._during, **phase}
+        phase = NOTHING_YET
+        if self._phase is not None:
+            controller = self._phase.controller
+            phase = self._phase_summary(controller.ledger, controller.flight)
+        elif self._before is not None:
+            phase = self._phase_summary(self._before.ledger, self._before.flight)
+        evaluations = _evaluation_records(self._account.evaluations)
+        return {**evaluations, "evaluations_during": self._account.during, **phase}
 
-    def _phase_summary(self, phase: _Phase) -> dict[str, Any]:
-        hours = max(phase.seconds, 1e-9) / 3600
-        state, flight = phase.controller.ledger, phase.controller.flight
+    def table(self) -> dict[str, Any]:
+        """Return the account as JSON, to go on from."""
+        totals = {"rl_seconds": self._seconds, "generated_tokens": self._generated_tokens}
+        return {**asdict(self._account), **totals}
+
+    @property
+    def _seconds(self) -> float:
+        return self._account.rl_seconds + (self._phase.seconds if self._phase else 0.0)
+
+    @property
+    def _generated_tokens(self) -> int:
+        phase = self._phase
+        now = 0 if phase is None else phase.generated_tokens(self._read_totals())
+        return self._account.generated_tokens + now
+
+    def _phase_summary(self, state: ledger.Ledger, flight: Flight) -> dict[str, Any]:
+        account, seconds = self._account, self._seconds
+        hours = max(seconds, 1e-9) / 3600
         counts = ledger.counts(state)
         return {
-            "updates": len(self._rewards),
-            "reward_first": self._rewards[0] if self._rewards else None,
-            "reward_last": self._rewards[-1] if self._rewards else None,
-            "rl_seconds": phase.seconds,
+            "updates": account.updates,
+            "reward_first": account.reward_first,
+            "reward_last": account.reward_last,
+            "rl_seconds": seconds,
             "trajectories": flight.trajectories,
             "trajectories_per_hour": flight.trajectories / hours,
-            "trained_trajectories": self._trained,
-            "useful_trajectories_per_hour": self._useful / hours,
-            "generated_tokens": phase.generated_tokens,
+            "trained_trajectories": account.trained,
+            "useful_trajectories_per_hour": account.useful / hours,
+            "generated_tokens": self._generated_tokens,
             "lag": {
                 "mean": counts.lag_mean,
                 "max": counts.lag_max,
@@ -190,7 +260,7 @@ class Journal:
             "dropped": sum(counts.dropped.values()),
             "padding_share": statistics.padding_share,
             **reward_means([each for group in update.groups for each in group.trajectories]),
-            "seconds": self._phase.seconds if self._phase else 0.0,
+            "seconds": self._seconds,
         }
 
     def _useful_trajectories(self, statistics: BatchStatistics) -> int:

@@ -10,6 +10,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -86,9 +87,9 @@ class Cursor:
           ConfigError: if the items, the seed or the order are not those of the saved stream.
         """
         for name, value in self._identity.items():
-            if state[name] != value:
+            if state.get(name) != value:
                 raise ConfigError(
-                    f"the saved position belongs to other data: {name} was {state[name]}, is "
+                    f"the saved position belongs to other data: {name} was {state.get(name)}, is "
                     f"{value}; resume with the same data, --run.seed and order"
                 )
         self._position = state["cursor"]
@@ -120,6 +121,7 @@ class TaskStream:
         check_tasks(tasks)
         ids = [task.id for task in tasks]
         _check_ids(ids)
+        self._tasks = tasks
         identity = {"checksum": zlib.crc32(json.dumps(ids).encode())}
         self._cursor = Cursor(tasks, seed=seed, shuffle=shuffle, identity=identity)
 
@@ -131,6 +133,15 @@ class TaskStream:
         epoch = int(self._cursor.epochs)
         task: Task = self._cursor.take(1)[0]
         return replace(task, id=f"{task.id}#{epoch}")
+
+    def find(self, task_id: str) -> Task:
+        """Return the task that `next` has given, or will give, under this id."""
+        name, _, _ = task_id.rpartition("#")
+        return replace(self._by_id[name], id=task_id)
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, Task]:
+        return {task.id: task for task in self._tasks}
 
     def state(self) -> dict[str, Any]:
         """Return the position; see `Cursor.state`."""

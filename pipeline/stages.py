@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ..envs.base import Task
+from .controller_state import Saves
 from .errors import check
 from .groups.batching import BatchStatistics
 from .rollout.config import RolloutConfig
@@ -45,6 +46,7 @@ class Stages:
       load: says how busy the sampler is.
       evaluate: `evaluate(version, flight)` measures the version published last, which is held
         meanwhile; its episodes are those of the flight. None where nothing is measured.
+      saves: None where nothing is saved.
     """
 
     tasks: Tasks
@@ -55,6 +57,7 @@ class Stages:
     hold: Callable[[int], AbstractContextManager[None]]
     load: Callable[[], SamplerLoad]
     evaluate: Callable[[int, Flight], Awaitable[None]] | None = None
+    saves: Saves | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ _DEADLINES = (
     "batch_deadline_seconds",
     "update_deadline_seconds",
     "publish_deadline_seconds",
+    "save_deadline_seconds",
     "exit_deadline_seconds",
     "loop_blocked_seconds",
 )
@@ -105,13 +109,15 @@ class ControllerConfig:
     """Deadline of one update of the learner."""
     publish_deadline_seconds: float = 300.0
     """Deadline of bringing new weights to the sampler."""
+    save_deadline_seconds: float = 1800.0
+    """Deadline of saving a checkpoint."""
     loop_blocked_seconds: float = 60.0
     """A call of an environment that blocks the whole event loop for so long is interrupted."""
     exit_deadline_seconds: float = 60.0
     """What doesn't end so long after the run was ended is ended by force; see the docs."""
     stall_seconds: float = 0.0
     """A run in which nothing moves for so long is ended. 0: a minute longer than the longest of
-    the deadlines of updates, publishes and the calls of episodes."""
+    the deadlines of updates, publishes, saving and the calls of episodes."""
 
     def __post_init__(self) -> None:
         known = self.concurrency in ("auto", "fixed")
@@ -130,6 +136,7 @@ class ControllerConfig:
         deadlines = (
             self.update_deadline_seconds,
             self.publish_deadline_seconds,
+            self.save_deadline_seconds,
             rollout.env_deadline_seconds,
             rollout.close_deadline_seconds,
             rollout.sample_deadline_seconds,

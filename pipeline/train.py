@@ -26,9 +26,10 @@ from .assemble import (
 )
 from .config import Recipe
 from .controller import LISTED_EPISODES, Controller, Stages, Update
+from .controller_state import ControllerState, Saves
 from .errors import stage
 from .evaluate import evaluate, for_evaluation
-from .journal import Journal, Totals
+from .journal import Account, Before, Journal, Totals
 from .learner.fingerprint import fingerprint
 from .learner.service import Learner
 from .learner.state import Params
@@ -42,6 +43,8 @@ from .policy.save import save_policy
 from .policy.start import compile_final, starting_params, without_params
 from .prediction import describe_bounds, is_quick, predict, updates_to_simulate
 from .rollout.group import Flight
+from .saved_run import SavedRun
+from .saver import Saver
 from .supervise import (
     FORCED_LATER_SECONDS,
     ForcedEnd,
@@ -60,12 +63,22 @@ REFRESH_SECONDS = 0.25
 class Job:
     """One run of a recipe: make it, await `run` once, then read `interrupted_by`."""
 
-    def __init__(self, recipe: Recipe, parts: Parts, directory: RunDirectory, view: View):
+    def __init__(
+        self,
+        recipe: Recipe,
+        parts: Parts,
+        directory: RunDirectory,
+        view: View,
+        *,
+        saved: SavedRun | None = None,
+    ):
         """Args:
         parts: from `assemble(recipe)`.
-        directory: a new one.
+        directory: a new one, or that of a run to go on with.
+        saved: of the latest checkpoint there, from which the run goes on; None: begin.
         """
-        self._recipe = recipe
+        # Without the directory, so that the file of settings can be run again.
+        self._recipe = recipe = replace(recipe, run=replace(recipe.run, dir=None))
         self._parts = parts
         self._directory = directory
         self._view = view
@@ -75,6 +88,9 @@ class Job:
         self._flight = Flight()  # of the evaluations before and after training
         self._evaluation_deadline = math.inf
         self._controller: Controller | None = None
+        self._saved = saved
+        self._saver = Saver(recipe, parts, directory, saved)
+        self._began_seconds = 0.0
         self.interrupted_by: signal.Signals | None = None
 
     async def run(self, began_seconds: float) -> None:
@@ -88,10 +104,10 @@ class Job:
         Raises:
           StageFailed: in an exception group, if a stage of the pipeline fails.
         """
-        directory = self._directory
-        # Without the directory, so that the file can be run again.
-        run = replace(self._recipe.run, dir=None)
-        directory.write_config(asdict(replace(self._recipe, run=run)))
+        directory, run, saved = self._directory, self._recipe.run, self._saved
+        directory.write_config(asdict(self._recipe))
+        directory.cut({} if saved is None else saved.lengths)
+        self._began_seconds = began_seconds - (0.0 if saved is None else saved.wall_seconds)
         with (
             CompilationCounter() as compilations,
             closing(directory.open_metrics()) as metrics,
@@ -105,14 +121,16 @@ class Job:
                 trajectories,
                 algorithm=self._recipe.algorithm,
                 read_totals=self._read_totals,
+                before=None if saved is None else _before(saved),
             )
 
             def write_summary() -> None:
                 directory.write_summary(
                     {
                         **run.identity(steps=run.steps, interrupted_by=self.interrupted_by),
-                        "wall_seconds": time.monotonic() - began_seconds,
+                        "wall_seconds": time.monotonic() - self._began_seconds,
                         **journal.summary(),
+                        "resumed_from": [] if saved is None else saved.resumed_from,
                         "params_sha256": self._params_sha256,
                         "compilations_after_warmup": compilations.since_mark,
                         "peak_rss_bytes": peak_rss_bytes(),
@@ -180,12 +198,17 @@ class Job:
         return self._waits.on(name, what, deadline, setting=setting)
 
     def _stop(self, run_scope: trio.CancelScope, number: signal.Signals) -> None:
+        """End at once, or after this update where the run can go on from it."""
         self.interrupted_by = number
+        saving = self._controller is not None and self._recipe.checkpoint.every > 0
+        after = "stopping after the work" if not saving else "saving a checkpoint after the update"
         self._view.note(
-            f"{number.name}: stopping after the work of this moment, closing all "
-            "environments (again: at once)"
+            f"{number.name}: {after} of this moment, closing all environments (again: at once)"
         )
-        run_scope.cancel()
+        if saving and self._controller is not None:
+            self._controller.stop()
+        else:
+            run_scope.cancel()
 
     async def _serve_sampler(self, task_status: trio.TaskStatus[None]) -> None:
         with stage("sampler"):
@@ -193,11 +216,18 @@ class Job:
 
     async def _run_phases(self, journal: Journal, compilations: CompilationCounter) -> None:
         learner, convert, finish = await self._prepare()
-        with self._preparing("weight_sync", "publishing 0"):
-            await self._publish(learner, convert, 0)
+        with self._preparing("checkpoint", "reading it, or hashing what it must fit"):
+            begin = partial(self._saver.begin, learner, convert)
+            state = await self._parts.sampler.device.run(begin)
+        if state is None:
+            with self._preparing("weight_sync", "publishing 0"):
+                await self._publish(learner, convert, 0)
         compilations.mark()
-        await self._evaluate("before", journal)
-        await self._reinforce(learner, convert, journal)
+        if state is None:
+            await self._evaluate("before", journal)
+        await self._reinforce(learner, convert, journal, state)
+        if self.interrupted_by is not None:
+            return
         await self._evaluate("after", journal)
         with self._preparing("learner", "hashing the parameters"):
             self._params_sha256 = await self._parts.sampler.device.run(
@@ -209,7 +239,8 @@ class Job:
                 await self._parts.sampler.device.run(save)
 
     def _save(self, finish: Finish, learner: Learner) -> None:
-        save_policy(finish(learner.params), self._directory.path / POLICY_FOLDER)
+        folder = self._directory.path / POLICY_FOLDER
+        save_policy(finish(learner.params), folder, replace=True)
 
     async def _prepare(self) -> tuple[Learner, Convert, Finish]:
         """Make the learners, compile all programs, and warm the policy up by imitation."""
@@ -224,7 +255,7 @@ class Job:
         learner: Learner = await device.run(partial(make_learner, recipe, parts, start))
         self._learner_busy_seconds = partial(getattr, learner, "busy_seconds")
         imitator: Learner | None = None
-        if recipe.warm_start.steps > 0:
+        if recipe.warm_start.steps > 0 and self._saved is None:
             imitator = await device.run(partial(make_sft_learner, recipe, parts, start))
         self._view.phase("compiling")
         with self._preparing("compile", "the programs of sampler and learner"):
@@ -261,6 +292,10 @@ class Job:
         def read_params() -> Params:
             return learner.params
 
+        saved = self._saver.take_held(version)
+        if saved is not None:
+            await sampler.publish(saved, version)
+            return
         await publish(read_params, sampler, version, convert=convert, device=sampler.device)
 
     async def _evaluate(self, when: str, journal: Journal) -> None:
@@ -282,7 +317,9 @@ class Job:
         journal.evaluated(when, evaluation)
 
     async def _evaluate_meanwhile(self, journal: Journal, version: int, flight: Flight) -> None:
-        """Measure a version while training goes on."""
+        """Measure a version while training goes on, unless it was before a restart."""
+        if journal.has_evaluated(version):
+            return
         config, parts = self._recipe.evaluate, self._parts
         evaluation = await evaluate(
             for_evaluation(parts.rollout, config, training=True),
@@ -295,9 +332,23 @@ class Job:
         )
         journal.evaluated_meanwhile(version, evaluation)
 
-    async def _reinforce(self, learner: Learner, convert: Convert, journal: Journal) -> None:
+    async def _reinforce(
+        self,
+        learner: Learner,
+        convert: Convert,
+        journal: Journal,
+        state: ControllerState | None,
+    ) -> None:
         """Run the pipeline: reinforcement learning proper."""
         recipe, parts = self._recipe, self._parts
+
+        async def save(state: ControllerState) -> None:
+            wall_seconds = time.monotonic() - self._began_seconds
+            await self._saver.save(
+                state, learner, journal=journal.table(), wall_seconds=wall_seconds
+            )
+
+        every = recipe.checkpoint.every
         stages = Stages(
             tasks=parts.tasks,
             rollout=parts.rollout,
@@ -307,6 +358,7 @@ class Job:
             hold=parts.sampler.hold,
             load=parts.sampler.load,
             evaluate=partial(self._evaluate_meanwhile, journal) if recipe.evaluate.tasks else None,
+            saves=Saves(every, save) if every else None,
         )
 
         def on_update(update: Update) -> None:
@@ -320,6 +372,7 @@ class Job:
             seed=recipe.run.seed,
             on_update=on_update,
             evaluate_every=recipe.evaluate.every,
+            saved=state,
         )
         self._view.phase("training")
         with journal.phase(controller):
@@ -338,3 +391,8 @@ class Job:
             sampler_busy_seconds=statistics.busy_seconds,
             learner_busy_seconds=self._learner_busy_seconds(),
         )
+
+
+def _before(saved: SavedRun) -> Before:
+    flight = Flight.after(saved.controller["ended"])
+    return Before(Account.from_table(saved.journal), saved.ledger, flight)

@@ -145,7 +145,7 @@ class OfflineJob:
         """
         directory, run = self._directory, self._recipe.run
         directory.write_config(asdict(self._recipe))
-        directory.cut_metrics(0 if self._saved is None else self._saved.metrics_bytes)
+        directory.cut({} if self._saved is None else self._saved.lengths)
         self._began_seconds = began_seconds - self._progress.wall_seconds
         with CompilationCounter() as compilations, closing(directory.open_metrics()) as metrics:
 
@@ -361,7 +361,7 @@ class OfflineJob:
             data_sha256=self._data_sha256,
             fixed_sha256=self._fixed_sha256,
             position=position,
-            metrics_bytes=self._directory.metrics_bytes(),
+            lengths=self._directory.lengths(),
             progress=replace(progress, wall_seconds=time.monotonic() - self._began_seconds),
         )
 

@@ -118,8 +118,6 @@ def test_what_would_teach_something_else_is_refused(album, tmp_path, capsys, fla
 def test_what_is_no_run_to_go_on_with_is_refused(album, tmp_path, capsys):
     assert "resume needs a run directory" in mistake(capsys, "resume")
     assert "holds no run" in mistake(capsys, "resume", str(tmp_path))
-    (tmp_path / "config.toml").write_text("[rollout]\n")
-    assert "is a run of headrace train" in mistake(capsys, "resume", str(tmp_path))
     with RunDirectory.reopen(album / "5").held():
         assert "another process is at work" in mistake(capsys, "resume", str(album / "5"))
 

@@ -13,7 +13,7 @@ import tyro
 from ..checkpoint import Checkpoints
 from ..compilation_cache import keep_programs
 from ..errors import ConfigError, HeadraceError, check
-from ..observe.run_directory import CHECKPOINTS_FOLDER, POLICY_FOLDER, RunDirectory
+from ..observe.run_directory import CHECKPOINTS_FOLDER, RunDirectory
 from ..observe.view import open_view
 from ..offline.assemble import OfflineParts, assemble_offline
 from ..offline.config import (
@@ -24,7 +24,6 @@ from ..offline.config import (
     with_absolute_paths,
 )
 from ..offline.progress import Saved
-from ..policy.save import remove_unfinished
 from ..supervise import end_without_threads
 from ..tables import from_table, read_toml
 from ..train_offline import OfflineJob
@@ -61,27 +60,19 @@ def train_offline(
         return explain(error)
 
 
-def resume(run: str, flags: Sequence[str], began_seconds: float) -> int:
+def go_on(
+    directory: RunDirectory, table: Mapping[str, Any], flags: Sequence[str], began_seconds: float
+) -> int:
     """Go on with a run of one of the three commands, from its last checkpoint.
 
     Args:
-      run: its directory.
+      directory: its own, which is held.
+      table: its settings.
     """
-    try:
-        directory = RunDirectory.reopen(Path(run))
-        with directory.held():
-            remove_unfinished(directory.path / POLICY_FOLDER)
-            recipe = _recipe_of(directory, flags)
-            saved = _saved(directory, recipe)
-            return _run(
-                recipe,
-                _parts_to_go_on(recipe, saved),
-                began_seconds,
-                directory=directory,
-                saved=saved,
-            )
-    except (HeadraceError, BaseExceptionGroup) as error:
-        return explain(error)
+    recipe = _recipe_of(directory, table, flags)
+    saved = _saved(directory, recipe)
+    parts = _parts_to_go_on(recipe, saved)
+    return _run(recipe, parts, began_seconds, directory=directory, saved=saved)
 
 
 def _run(
@@ -127,20 +118,15 @@ def _run(
     )
 
 
-def _recipe_of(directory: RunDirectory, flags: Sequence[str]) -> OfflineRecipe:
+def _recipe_of(
+    directory: RunDirectory, table: Mapping[str, Any], flags: Sequence[str]
+) -> OfflineRecipe:
     """Read a run's settings and what is to change of them."""
-    path = directory.config_path
-    table = read_toml(path)
-    if "rollout" in table:
-        raise ConfigError(
-            f"{directory.path} is a run of headrace train, which can't be resumed; start another "
-            f"from its policy: headrace train {path} --policy {directory.path}"
-        )
     kinds = {"preference": "prefer", "distill": "distill"}
     command = next((kind for section, kind in kinds.items() if section in table), "sft")
     recipe: OfflineRecipe = tyro.cli(
         RECIPES[command],
-        default=_from_table(command, table, path),
+        default=_from_table(command, table, directory.config_path),
         args=list(flags),
         prog=f"headrace resume {directory.path}",
     )
@@ -152,28 +138,13 @@ def _recipe_of(directory: RunDirectory, flags: Sequence[str]) -> OfflineRecipe:
 def _saved(directory: RunDirectory, recipe: OfflineRecipe) -> Saved | None:
     """Read what the latest checkpoint says, None without one; refuse what does not fit it."""
     checkpoints = Checkpoints(directory.path / CHECKPOINTS_FOLDER)
-    step = checkpoints.latest()
-    if step is None:
-        _check_nothing_is_lost(directory.path)
+    saved = checkpoints.latest_record(Saved.from_table)
+    if saved is None:
+        directory.check_nothing_is_lost()
         return None
-    record = checkpoints.record(step)
-    try:
-        saved = Saved.from_table(record)
-    except ConfigError as error:
-        what = checkpoints.name(step)
-        raise ConfigError(f"{what} can't be used: {error}; {checkpoints.remedy(step)}") from error
     saved.check_settings(recipe)
     saved.check_data(recipe.data.path)
     return saved
-
-
-def _check_nothing_is_lost(where: Path) -> None:
-    """Refuse to begin a run again that has come to its end: its policy would be replaced."""
-    if (where / POLICY_FOLDER).exists():
-        raise ConfigError(
-            f"{where} has a policy but no checkpoint to go on from; start a new run from it, with "
-            f"--policy {where}, or move {where / POLICY_FOLDER} away to begin again"
-        )
 
 
 def _parts_to_go_on(recipe: OfflineRecipe, saved: Saved | None) -> OfflineParts:

@@ -1,20 +1,27 @@
 """`headrace train`: run a recipe."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import trio
 import tyro
 
-from ..assemble import assemble
+from ..assemble import Parts, assemble
+from ..checkpoint import Checkpoints
 from ..compilation_cache import keep_programs
 from ..config import Recipe
-from ..errors import ConfigError, HeadraceError
-from ..observe.run_directory import RunDirectory
+from ..errors import ConfigError, HeadraceError, check
+from ..kept_settings import absolute
+from ..observe.run_directory import CHECKPOINTS_FOLDER, RunDirectory
 from ..observe.view import open_view
 from ..recipes import load_recipe
+from ..saved_run import SavedRun
 from ..supervise import end_without_threads
+from ..tables import from_table
 from ..train import Job
 from .flags import take_out
 from .messages import explain, finish
@@ -26,19 +33,65 @@ def train(name_or_file: str, flags: Sequence[str], began_seconds: float) -> int:
     Args:
       began_seconds: of `time.monotonic()` when the command started.
     """
-    sys.path.append(str(Path.cwd()))  # where users keep the modules of their environments
+    _find_environments()
     try:
         recipe = _parse_recipe(name_or_file, flags)
-        parts = assemble(recipe)  # finds the mistakes that are left, before anything is written
-        config = recipe.run
-        directory = RunDirectory.create_for(config.dir, config.name)
-        keep_programs(config.compilation_cache)
-        with open_view(config.name, config.steps, stream=sys.stdout, kind=config.view) as view:
-            job = Job(recipe, parts, directory, view)
-            del parts  # the job lets go of pretrained weights
-            trio.run(job.run, began_seconds)
+        # Mistakes are found before anything is written.
+        return _run(recipe, assemble(recipe), began_seconds)
     except (HeadraceError, BaseExceptionGroup) as error:
         return explain(error)
+
+
+def go_on(
+    directory: RunDirectory, table: Mapping[str, Any], flags: Sequence[str], began_seconds: float
+) -> int:
+    """Go on with a run from its last checkpoint.
+
+    Args:
+      directory: its own, which is held.
+      table: its settings.
+    """
+    _find_environments()
+    recipe = _parse(from_table(Recipe, table), flags, f"headrace resume {directory.path}")
+    where = recipe.run.dir
+    check(where is None, "run.dir", where, "left out: a run goes on in its own directory")
+    checkpoints = Checkpoints(directory.path / CHECKPOINTS_FOLDER)
+    saved = checkpoints.latest_record(SavedRun.from_table)
+    if saved is None:
+        directory.check_nothing_is_lost()
+    else:
+        saved.check_settings(recipe)
+    parts = assemble(recipe)
+    if saved is not None:
+        saved.restore_tasks(parts.tasks)
+    return _run(recipe, parts, began_seconds, directory=directory, saved=saved)
+
+
+def _run(
+    recipe: Recipe,
+    parts: Parts,
+    began_seconds: float,
+    *,
+    directory: RunDirectory | None = None,
+    saved: SavedRun | None = None,
+) -> int:
+    """Run a job in a directory that is held; None: in a new one."""
+    config = recipe.run
+    with ExitStack() as stack:
+        if directory is None:
+            directory = RunDirectory.create_for(config.dir, config.name)
+            stack.enter_context(directory.held())
+        keep_programs(config.compilation_cache)
+        view = stack.enter_context(
+            open_view(config.name, config.steps, stream=sys.stdout, kind=config.view)
+        )
+        if saved is not None:
+            more = saved.updates == config.steps and recipe.learner.decay_share == 0
+            hint = "; --run.steps takes more" if more else ""
+            view.note(f"going on after update {saved.updates} of {config.steps}{hint}")
+        job = Job(recipe, parts, directory, view, saved=saved)
+        del parts  # the job lets go of pretrained weights
+        trio.run(job.run, began_seconds)
     where = directory.path
     code = finish(
         where,
@@ -46,21 +99,41 @@ def train(name_or_file: str, flags: Sequence[str], began_seconds: float) -> int:
         "  summary.json, metrics.jsonl, trajectories.jsonl and the resolved config.toml\n"
         f"Next: read what the policy does:  tail -n 3 {where / 'trajectories.jsonl'}\n"
         f"      or change something:        headrace train {where / 'config.toml'} --run.seed 1",
+        stopped=f"Go on with it: headrace resume {where}" if recipe.checkpoint.every else "",
     )
     end_without_threads(code, after_seconds=recipe.controller.exit_deadline_seconds)
     return code
+
+
+def _find_environments() -> None:
+    sys.path.append(str(Path.cwd()))  # where users keep the modules of their environments
 
 
 def _parse_recipe(name_or_file: str, overrides: Sequence[str]) -> Recipe:
     what = "a folder, a name on the Hub, a .gguf file, or smollm2"
     policy, flags = take_out("--policy", overrides, what)
     algorithm, flags = take_out("--algorithm", flags, "a method such as grpo, gspo or ppo")
+    recipe = load_recipe(name_or_file, policy=policy, algorithm=algorithm)
+    return _with_absolute_paths(_parse(recipe, flags, f"headrace train {name_or_file}"))
+
+
+def _parse(recipe: Recipe, flags: Sequence[str], program: str) -> Recipe:
     try:
-        return tyro.cli(
-            Recipe,
-            default=load_recipe(name_or_file, policy=policy, algorithm=algorithm),
-            args=flags,
-            prog=f"headrace train {name_or_file}",
-        )
+        return tyro.cli(Recipe, default=recipe, args=flags, prog=program)
     except ValueError as error:  # from the environments, which know no ConfigError
         raise ConfigError(str(error)) from error
+
+
+def _with_absolute_paths(recipe: Recipe) -> Recipe:
+    """Make the paths hold in any working directory: a run may go on in another."""
+
+    def held(path: str | None) -> str | None:
+        return None if path is None else absolute(path)
+
+    teacher = recipe.distillation.teacher
+    return replace(
+        recipe,
+        prompts=replace(recipe.prompts, path=held(recipe.prompts.path)),
+        policy=replace(recipe.policy, path=held(recipe.policy.path)),
+        distillation=replace(recipe.distillation, teacher=held(teacher)),
+    )

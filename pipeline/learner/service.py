@@ -7,40 +7,27 @@ one copy of parameters and optimizer state.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import trio
 
 from ..algorithms.inputs import TokenLoss
 from ..device_thread import DeviceThread
-from ..types import NOT_RECORDED, TrainBatch
+from ..types import TrainBatch
+from .batch_shape import BatchShape, as_numpy
 from .credit import Credit
 from .critic import CriticRule, batch_values, critic_step, hidden_width, init_critic
 from .distillation import DistillationConfig, Teacher, distilled
+from .fingerprint import fingerprint
 from .logprobs import Forward, batch_logprobs
-from .state import LearnerState, Params, init_state, with_frozen
+from .state import LearnerState, Params, described, init_state, with_frozen
 from .step import Anchors, Metrics, train_step
-
-_DTYPES = TrainBatch(
-    tokens=np.int32,
-    segment_ids=np.int32,
-    positions=np.int32,
-    loss_mask=np.bool_,
-    rollout_logprobs=np.float32,
-    log_kept_mass=np.float32,
-    lags=np.int32,
-    advantages=np.float32,
-    microbatches=np.int32,
-    experts=np.int16,
-)
-
 
 NO_TEACHER = DistillationConfig()
 
@@ -88,6 +75,11 @@ class UpdateRule:
     critic: CriticRule | None = None
     distillation: DistillationConfig = NO_TEACHER
     replay: tuple[int, int] | None = None
+
+    @property
+    def arrays(self) -> BatchShape:
+        """What batches must be like."""
+        return BatchShape(self.batch_shape, self.replay)
 
 
 @dataclass(frozen=True)
@@ -153,7 +145,14 @@ class Learner:
     @property
     def state(self) -> LearnerState:
         """The whole state, under the same condition as `params`."""
-        return self._state
+        state: LearnerState = self._state
+        return state
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """All that changes from update to update, under the same condition as `params`."""
+        arrays = {"state": self._state, "reference": self._reference, "critic": self._critic}
+        return {name: each for name, each in arrays.items() if each is not None}
 
     @property
     def batch_shape(self) -> tuple[int, int, int]:
@@ -168,6 +167,24 @@ class Learner:
     async def adopt(self, params: Params) -> None:
         """Start again from `params` (copied), with a fresh optimizer state."""
         await self._device.run(partial(self._adopt, params))
+
+    def restore(self, read: Callable[[Any], Mapping[str, Any]]) -> None:
+        """Go on from saved `arrays`; call it on the device thread.
+
+        Args:
+          read: given shapes, types and places of the arrays, gives saved ones like them.
+        """
+        like = jax.tree.map(described, self.arrays)
+        for leaf in jax.tree.leaves(self.arrays):
+            leaf.delete()  # room for the saved one
+        arrays = read(like)
+        self._state = arrays["state"]
+        self._reference, self._critic = arrays.get("reference"), arrays.get("critic")
+
+    def fixed_sha256(self) -> str:
+        """Hash what `arrays` doesn't have: frozen parameters and those of the teacher."""
+        teacher = None if self._teacher is None else self._teacher.params
+        return fingerprint((self._frozen, teacher))
 
     async def compile(self) -> None:
         """Compile all programs, once; the first update does it where nobody else did.
@@ -192,8 +209,8 @@ class Learner:
         Raises:
           ValueError: the batch has another shape than the compiled programs.
         """
-        batch = _with_record(batch, self._rule)
-        _check_shape(batch, self._rule)
+        batch = self._rule.arrays.with_record(batch)
+        self._rule.arrays.check(batch)
         return await self._device.run(partial(self._update, batch))
 
     def _adopt(self, params: Params) -> None:
@@ -202,7 +219,7 @@ class Learner:
         if self._rule.keep_reference and self._rule.base_forward is None:
             self._reference = jax.tree.map(jnp.copy, params)
         if self._rule.critic is not None:
-            whole, batch = with_frozen(params, self._frozen), _abstract_batch(self._rule)
+            whole, batch = with_frozen(params, self._frozen), self._rule.arrays.abstract()
             critic = init_critic(params, hidden_width(self._rule.forward, whole, batch))
             self._critic = init_state(critic, self._rule.critic.optimizer)
 
@@ -213,7 +230,7 @@ class Learner:
 
     def _compile_programs(self) -> _Programs:
         rule = self._rule
-        batch = _abstract_batch(rule)
+        batch = rule.arrays.abstract()
         logprobs = batch.rollout_logprobs
         step = partial(
             train_step,
@@ -277,7 +294,7 @@ class Learner:
         self._compile()
         assert self._programs is not None
         started = time.perf_counter()
-        batch = jax.device_put(_as_numpy(batch))
+        batch = jax.device_put(as_numpy(batch))
         anchors = self._anchors(batch, self._programs)
         epochs = list(self._epochs(batch, anchors, self._programs))
         if self._programs.follow is not None:
@@ -337,53 +354,3 @@ def _moving_average(reference: Params, params: Params, *, decay: float) -> Param
         return (decay * old + (1.0 - decay) * new).astype(old.dtype)
 
     return jax.tree.map(follow, reference, params)
-
-
-def _shapes(rule: UpdateRule) -> dict[str, tuple[int, ...]]:
-    """Give the shape of each array of the batches; only what is replayed has experts."""
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(_DTYPES._fields, rule.batch_shape)
-    shapes["microbatches"] = ()
-    if rule.replay is None:
-        del shapes["experts"]
-    else:
-        shapes["experts"] = (*rule.batch_shape, *rule.replay)
-    return shapes
-
-
-def _abstract_batch(rule: UpdateRule) -> TrainBatch:
-    """Describe the arrays of a batch to the compiler."""
-    dtypes = _DTYPES._asdict()
-    fields = {
-        name: jax.eval_shape(partial(jnp.zeros, shape, dtypes[name]))
-        for name, shape in _shapes(rule).items()
-    }
-    return TrainBatch(**fields)
-
-
-def _with_record(batch: TrainBatch, rule: UpdateRule) -> TrainBatch:
-    """Add a record of no choices where one is expected and the batch has none."""
-    if rule.replay is None or batch.experts is not None:
-        return batch
-    nothing = np.full((*rule.batch_shape, *rule.replay), NOT_RECORDED, np.int16)
-    return batch._replace(experts=nothing)
-
-
-def _as_numpy(batch: TrainBatch) -> TrainBatch:
-    dtypes = _DTYPES._replace(experts=None) if batch.experts is None else _DTYPES
-    arrays: TrainBatch = jax.tree.map(np.asarray, batch, dtypes)
-    return arrays
-
-
-def _check_shape(batch: TrainBatch, rule: UpdateRule) -> None:
-    arrays = {name: array for name, array in batch._asdict().items() if array is not None}
-    found = {name: np.shape(array) for name, array in arrays.items()}
-    expected, shape = _shapes(rule), rule.batch_shape
-    if found != expected:
-        raise ValueError(
-            "arrays of a batch must have the shapes that the learner was compiled for, "
-            f"{expected}, got {found}; pack to {shape}, and record experts only with a rule of "
-            "`replay`"
-        )
-    used = int(batch.microbatches)
-    if not 0 <= used <= shape[0]:
-        raise ValueError(f"microbatches must be in 0..{shape[0]}, got {used}")

@@ -33,6 +33,12 @@ def init_state(params: Params, optimizer: optax.GradientTransformation) -> Learn
     return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
 
 
+def described(leaf: jax.Array) -> Any:
+    """Say what an array is and where it lies, so that a saved one can be put in its place."""
+    sharding = leaf.sharding
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
+
+
 def with_frozen(params: Params, frozen: Params | None) -> Params:
     """Give what a forward function takes: the pair of both, or the parameters alone."""
     return params if frozen is None else (params, frozen)

@@ -136,6 +136,19 @@ class RunDirectory:
         finally:
             os.close(folder)
 
+    def check_nothing_is_lost(self) -> None:
+        """Refuse to begin a run again that has come to its end: its policy would be replaced.
+
+        Raises:
+          ConfigError: in this case.
+        """
+        policy = self.path / POLICY_FOLDER
+        if policy.exists():
+            raise ConfigError(
+                f"{self.path} has a policy but no checkpoint to go on from; start a new run from "
+                f"it, with --policy {self.path}, or move {policy} away to begin again"
+            )
+
     @property
     def config_path(self) -> Path:
         """The file of the resolved configuration."""
@@ -162,15 +175,16 @@ class RunDirectory:
         """Open `metrics.jsonl`, one line an update."""
         return JsonlSink(self.path / _METRICS)
 
-    def metrics_bytes(self) -> int:
-        """Say how long `metrics.jsonl` is."""
-        return (self.path / _METRICS).stat().st_size
+    def lengths(self) -> dict[str, int]:
+        """Say how many bytes each file of records has that exists."""
+        paths = [self.path / name for name in (_METRICS, _TRAJECTORIES)]
+        return {path.name: path.stat().st_size for path in paths if path.is_file()}
 
-    def cut_metrics(self, length: int) -> None:
-        """Take off what `metrics.jsonl` has behind so many bytes."""
-        path = self.path / _METRICS
-        if path.is_file() and path.stat().st_size > length:
-            os.truncate(path, length)
+    def cut(self, lengths: Mapping[str, int]) -> None:
+        """Take off what has been written to these files since they were so long."""
+        for name, size in self.lengths().items():
+            if size > lengths.get(name, 0):
+                os.truncate(self.path / name, lengths.get(name, 0))
 
     def open_trajectories(self) -> JsonlSink:
         """Open `trajectories.jsonl`, one line a trajectory."""

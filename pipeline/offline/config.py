@@ -1,13 +1,12 @@
 """The settings of training without rollouts: what all three commands share, and their own."""
 
-import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from ..algorithms.distillation import DivergenceName
 from ..checkpoint import CheckpointConfig
 from ..errors import ConfigError, check
+from ..kept_settings import absolute
 from ..learner.optimizer import LearnerConfig
 from ..learner.placement import MeshConfig
 from ..models.config import ModelConfig
@@ -264,22 +263,17 @@ def with_absolute_paths(recipe: OfflineRecipe) -> OfflineRecipe:
     Names on the Hub, and paths of nothing, stay as they are.
     """
     data, policy = recipe.data, recipe.policy
-    held_out = None if data.eval is None else _absolute(data.eval)
-    base = None if policy.path is None else _absolute(policy.path)
+    held_out = None if data.eval is None else absolute(data.eval)
+    base = None if policy.path is None else absolute(policy.path)
     recipe = replace(
         recipe,
-        data=replace(data, path=_absolute(data.path), eval=held_out),
+        data=replace(data, path=absolute(data.path), eval=held_out),
         policy=replace(policy, path=base),
     )
     if isinstance(recipe, DistillRecipe):
-        teacher = _absolute(recipe.distill.teacher)
+        teacher = absolute(recipe.distill.teacher)
         recipe = replace(recipe, distill=replace(recipe.distill, teacher=teacher))
     return recipe
-
-
-def _absolute(path: str) -> str:
-    exists = os.path.exists(path)  # noqa: PTH110  # unlike Path's, it takes any text
-    return str(Path(path).absolute()) if exists else path
 
 
 def check_given(recipe: OfflineRecipe) -> None:

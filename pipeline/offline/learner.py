@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..learner.fingerprint import fingerprint
 from ..learner.logprobs import Forward, batch_logprobs
 from ..learner.placement import by_rows, place_rest, place_rows, whole
-from ..learner.state import LearnerState, Params, init_state, with_frozen
+from ..learner.state import LearnerState, Params, described, init_state, with_frozen
 from ..types import TrainBatch
 from .batch import OfflineBatch
 from .objectives import Objective
@@ -113,7 +113,7 @@ class OfflineLearner:
         Args:
           read: given shapes, types and places of the state, gives a saved one like it.
         """
-        like = jax.tree.map(_described, self._state)
+        like = jax.tree.map(described, self._state)
         for leaf in jax.tree.leaves(self._state):
             leaf.delete()  # room for the saved one
         self._state = read(like)
@@ -233,8 +233,3 @@ def _compiled(
     """
     jitted = jax.jit(function, donate_argnums=donate, out_shardings=out)
     return jitted.lower(*operands).compile()
-
-
-def _described(leaf: jax.Array) -> Any:
-    sharding = leaf.sharding
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # type: ignore[no-untyped-call]

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ..errors import ConfigError, check, describe
+from ..errors import ConfigError, describe
+from ..kept_settings import check_data, check_kept, check_steps
 from ..tables import from_table
 from .config import RECIPES, OfflineRecipe
 from .sources import sha256_of
@@ -90,7 +91,7 @@ class Saved:
       data_sha256: of the file of rows.
       fixed_sha256: see `OfflineLearner.fixed_sha256`.
       position: in the rows, see `Cursor.state`.
-      metrics_bytes: how much had been written of the metrics.
+      lengths: how much had been written of the files of records.
       progress: at that time.
     """
 
@@ -99,7 +100,7 @@ class Saved:
     data_sha256: str
     fixed_sha256: str
     position: Mapping[str, Any]
-    metrics_bytes: int
+    lengths: Mapping[str, int]
     progress: Progress
 
     def table(self) -> dict[str, Any]:
@@ -129,14 +130,10 @@ class Saved:
           ConfigError: with the settings that have changed.
         """
         before = from_table(RECIPES[self.command], self.settings)
-        old, new = _flat(asdict(before)), _flat(asdict(recipe))
-        changed = [name for name in new if old[name] != new[name] and not _is_free(name, recipe)]
-        if changed:
-            listed = ", ".join(f"{name} was {old[name]!r}, is {new[name]!r}" for name in changed)
-            raise ConfigError(
-                f"a run goes on with the settings that it began with, but {listed}; leave them, "
-                "or start a new run from this one's policy: --policy and the run directory"
-            )
+        free = {*_FREE, *_FREE_SECTIONS}
+        if recipe.learner.decay_share == 0:  # else it decides the learning rates
+            free.add("run.steps")
+        check_kept(before, recipe, free)
 
     def check_data(self, path: str) -> None:
         """Refuse to go on with other rows.
@@ -144,14 +141,8 @@ class Saved:
         Raises:
           ConfigError: where the file isn't the one that the run began with.
         """
-        sha256 = sha256_of(path)
-        if sha256 != self.data_sha256:
-            raise ConfigError(
-                f"{path} isn't the file that this run began with: its SHA-256 was "
-                f"{self.data_sha256[:16]}…, is {sha256[:16]}…; put the old one back or name it "
-                "with --data.path, or start a new run from this one's policy: --policy and the "
-                "run directory"
-            )
+        now = sha256_of(path)
+        check_data(path, before=self.data_sha256, now=now, flag="--data.path")
 
     def check_steps(self, steps: int) -> None:
         """Refuse to go on to fewer updates than were taken.
@@ -159,8 +150,7 @@ class Saved:
         Raises:
           ConfigError: in this case.
         """
-        done = self.progress.updates
-        check(steps >= done, "run.steps", steps, f">= {done}, the updates that were taken")
+        check_steps(steps, done=self.progress.updates)
 
     def check_fixed(self, sha256: str) -> None:
         """Refuse to go on with another base, reference or teacher.
@@ -173,18 +163,3 @@ class Saved:
                 "policy.path or distill.teacher holds other weights than when this run began; put "
                 "the old ones back, or start a new run from this one's policy"
             )
-
-
-def _is_free(name: str, recipe: OfflineRecipe) -> bool:
-    if name == "run.steps":  # how long a run is decides its learning rates where they decay
-        return recipe.learner.decay_share == 0
-    return name in _FREE or name.partition(".")[0] in _FREE_SECTIONS
-
-
-def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Give `section.key` → value."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        inner = _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else None
-        flat |= {above + key: value} if inner is None else inner
-    return flat

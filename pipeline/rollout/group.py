@@ -7,9 +7,10 @@ a group here only runs members, keeps their trajectories and can be stopped.
 import hashlib
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Any, Self
 
 import trio
 
@@ -70,6 +71,17 @@ class Flight:
     def episodes(self) -> int:
         """How many run now."""
         return len(self.running)
+
+    @property
+    def ended(self) -> dict[str, Any]:
+        """The counts of those that ended, as JSON; see `after`."""
+        counts = {"trajectories": self.trajectories, "turns": self.turns}
+        return {**counts, "failures": dict(self.failures)}
+
+    @classmethod
+    def after(cls, ended: Mapping[str, Any]) -> Self:
+        """Begin with counts of earlier ones."""
+        return cls(**{**ended, "failures": Counter(ended["failures"])})
 
     @property
     def moved(self) -> float:

@@ -168,6 +168,10 @@ class Engine:
         self._weights[version] = self._loaded.programs.place(params)
         self._scheduler.publish(version)
 
+    def weights(self, version: int) -> Any:
+        """Return the weights of a version that is alive."""
+        return self._weights[version]
+
     def drop(self, version: int) -> None:
         """Let go of the weights of an older version, which no request needs any more."""
         del self._weights[version]

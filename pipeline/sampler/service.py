@@ -154,6 +154,10 @@ class NativeSampler:
         """
         return self._versions.hold(version)
 
+    def weights(self, version: int) -> Any:
+        """Return the weights of a version that is alive; call it on the device thread."""
+        return self._engine.weights(version)
+
     def load(self) -> SamplerLoad:
         """Say how busy it is; to be called from trio.
 

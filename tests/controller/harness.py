@@ -43,8 +43,9 @@ class Run:
 
     def __init__(
         self, *, policy=None, hook=nothing, schedule=SCHEDULE, rollout=ROLLOUT, steps=4,
-        replies="1", config=None, evaluate_every=0,
+        replies="1", config=None, evaluate_every=0, saved=None,
     ):  # fmt: skip
+        self.saved = saved
         self.books = Books()
         self.reward = lambda task, seed: float(seed % 2)
         self.updates = []
@@ -109,6 +110,7 @@ class Run:
             seed=0,
             on_update=self.on_update,
             evaluate_every=self.evaluate_every,
+            saved=self.saved,
         )
         try:
             await self.controller.run()
@@ -142,7 +144,7 @@ class Run:
         assert self.policy.sampling == 0
         assert self.policy.holds == 0
         assert self.controller.flight.episodes == 0
-        assert self.controller.evaluation_flight.episodes == 0
+        assert self.controller.evaluations.flight.episodes == 0
         counts = self.counts
         assert (counts.running, counts.ready) == (0, 0)
 

@@ -100,7 +100,7 @@ def check_conservation(run):
 def check_admission(run):
     """Each task is admitted once, and once more for each refund; the gate keeps its bound."""
     counts, schedule = run.counts, run.schedule
-    waiting = len(run.controller._again)
+    waiting = len(run.controller._outstanding.again)
     assert counts.admitted == run.stages.tasks.given + counts.reissued - waiting
     if not schedule.deterministic:
         outstanding = counts.admitted - sum(counts.dropped.values()) - sum(run.packed)

@@ -142,7 +142,7 @@ def test_its_episodes_that_fail_are_counted_apart_from_those_of_training():
     run = Evaluated(evaluation_hook=fail, evaluate_every=2, steps=3).go()
     ((_, found),) = run.found
     assert found.failures == {"env_error": 2}
-    assert run.controller.evaluation_flight.failures == {"env_error": 2}
+    assert run.controller.evaluations.flight.failures == {"env_error": 2}
     assert run.controller.flight.failures == {}
 
 
@@ -159,7 +159,7 @@ def test_an_evaluation_that_fails_ends_the_run_with_its_name():
 def test_a_stop_during_an_evaluation_leaves_nothing():
     async def stop(run, nursery):
         await trio.sleep(12.0)
-        assert run.controller.evaluation_flight.episodes == 2
+        assert run.controller.evaluations.flight.episodes == 2
         nursery.cancel_scope.cancel()
 
     run = Evaluated(evaluation_hook=slowly, steps=100).go(beside=stop)

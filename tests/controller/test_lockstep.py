@@ -9,20 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.pipeline.controller import ControllerConfig
-from headrace.pipeline.groups.schedule import Schedule
 from headrace.pipeline.rollout.group import identify
 from tests.controller.harness import ROLLOUT, Run
+from tests.controller.relay import lockstep, transcript
 from tests.fakes.policy import FakePolicy
-
-
-def lockstep(eta, every=1, *, batch_groups=2):
-    return Schedule(
-        batch_groups=batch_groups,
-        max_mean_lag=eta,
-        max_lag=eta,
-        publish_every=every,
-        deterministic=True,
-    )
 
 
 def versions(group):
@@ -56,25 +46,6 @@ def test_law_4_batches_have_exactly_these_versions(eta, every, expected):
         assert [versions(group) for group in update.groups] == [{version}, {version}]
     assert run.counts.lag_max == max(batch - v for batch, v in enumerate(expected)) <= eta
     assert run.counts.dropped.keys() <= {"run_ended"}
-
-
-def transcript(run):
-    """All that training sees, and the keys that made it."""
-    keys = {(request.priority, request.key) for request in run.policy.requests}
-    return [
-        (
-            update.batch,
-            group.index,
-            group.task.id,
-            [
-                (t.tokens.tolist(), t.policy_versions.tolist(), t.reward)
-                for t in group.trajectories
-            ],
-            sorted(key for index, key in keys if index == group.index),
-        )
-        for update in run.updates
-        for group in update.groups
-    ]
 
 
 def timed(seed, *, schedule):

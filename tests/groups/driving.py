@@ -1,5 +1,6 @@
 """Shorthands for driving a ledger by hand."""
 
+import json
 from collections.abc import Iterator
 
 from headrace.pipeline.groups.ledger import (
@@ -11,6 +12,7 @@ from headrace.pipeline.groups.ledger import (
     advance,
     may_admit,
 )
+from headrace.pipeline.groups.saved import ledger_from, ledger_table
 
 
 def feed(ledger: Ledger, *events: Event) -> tuple[Ledger, list[Decision]]:
@@ -20,6 +22,12 @@ def feed(ledger: Ledger, *events: Event) -> tuple[Ledger, list[Decision]]:
         ledger, more = advance(ledger, event)
         decisions += more
     return ledger, decisions
+
+
+def written_and_read(ledger: Ledger) -> Ledger:
+    """Return what a checkpoint makes of a ledger."""
+    table = json.loads(json.dumps(ledger_table(ledger)))
+    return ledger_from(table, ledger.schedule, ledger.rule)
 
 
 def admit_all(ledger: Ledger) -> Ledger:

@@ -2,8 +2,6 @@
 other schedule in `test_lockstep`.
 """
 
-import pickle
-
 import pytest
 
 from headrace.pipeline.errors import ConfigError
@@ -31,7 +29,7 @@ from headrace.pipeline.groups.ledger import (
     may_admit,
     publish_due,
 )
-from tests.groups.driving import admit_all, all_done, done, feed
+from tests.groups.driving import admit_all, all_done, done, feed, written_and_read
 
 # Batches -----------------------------------------------------------------------------------
 
@@ -244,8 +242,7 @@ def test_a_saved_ledger_goes_on_with_fresh_members(deterministic: bool) -> None:
     ledger = admit_all(Ledger(schedule, MemberRule(2)))  # groups 0, 1, 2 under version 0
     ledger, _ = feed(ledger, done(0), done(0, member=1), BatchRequested(), Committed(0))
     ledger, _ = feed(ledger, done(2), done(2, member=1), done(1), MemberFailed(1, 1, 0, "error"))
-    saved = pickle.loads(pickle.dumps(ledger))
-    ledger, decisions = feed(saved, Resumed(1))
+    ledger, decisions = feed(written_and_read(ledger), Resumed(1))
     assert decisions == [Restart(1, "task-1", 0)]
     assert [group.index for group in ledger.ready] == [2]
     assert (ledger.published, ledger.learner_waits) == (1, False)

@@ -27,6 +27,7 @@ from headrace.pipeline.groups.ledger import (
     publish_due,
     sampled_version,
 )
+from tests.groups.driving import written_and_read
 from tests.groups.reference import Reference
 from tests.groups.world import rules, schedules
 
@@ -131,6 +132,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(pick=PICK)
     def resume(self, pick: int) -> None:
         if pick < 20:  # not often, or few groups get old
+            self.ledger = written_and_read(self.ledger)
             self.tell(Resumed(self.model.committed), self.model.resume())
 
     @precondition(lambda self: len(self.model.groups) > 12)

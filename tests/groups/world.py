@@ -33,6 +33,7 @@ from headrace.pipeline.groups.ledger import (
     may_admit,
     sampled_version,
 )
+from tests.groups.driving import written_and_read
 
 # Two bytes a step. Long from the start, as short runs never reach the interesting states; a
 # failure shrinks towards zeros, which are admissions at a closed gate: nothing at all.
@@ -227,6 +228,7 @@ class World:
         if pick < 24 and self.committed == len(self.batches):
             self.published, self.publishing = self.committed, None
             restarted = self.running()
+            self.ledger = written_and_read(self.ledger)
             self.tell(Resumed(self.committed))
             assert restarted == self.running()
             assert not any(self.versions[index] for index in restarted)

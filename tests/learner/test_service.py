@@ -13,9 +13,11 @@ import trio
 from headrace.pipeline.algorithms.config import ImportanceConfig, KlConfig
 from headrace.pipeline.algorithms.losses import AlgorithmConfig, policy_loss, sft_loss
 from headrace.pipeline.algorithms.presets import PRESETS
+from headrace.pipeline.checkpoint import Checkpoints
 from headrace.pipeline.device_thread import DeviceThread
 from headrace.pipeline.learner.credit import assign_credit
 from headrace.pipeline.learner.critic import CriticRule
+from headrace.pipeline.learner.distillation import Teacher
 from headrace.pipeline.learner.logprobs import batch_logprobs
 from headrace.pipeline.learner.optimizer import LearnerConfig, make_optimizer
 from headrace.pipeline.learner.service import Learner, UpdateRule
@@ -75,6 +77,25 @@ def by_hand(rule, batches):
         for _ in range(rule.epochs):
             state, metrics = step(state, batch, anchors)
     return state, metrics
+
+
+def test_all_arrays_come_back_and_what_is_fixed_has_a_hash(tmp_path):
+    rule = make_rule(keep_reference=True, critic=CriticRule(optax.adam(0.1)))
+
+    def make(number, taught):
+        params = jax.tree.map(lambda leaf: leaf + number, toy_params())
+        teacher = Teacher(toy_forward, {"w": np.full(2, taught)})
+        return Learner(params, rule, DeviceThread("unused"), teacher=teacher)
+
+    learner, saved = make(0.0, 1.0), make(1.0, 1.0)
+    assert set(saved.arrays) == {"state", "reference", "critic"}
+    expected = jax.tree.map(np.array, saved.arrays)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, {"learner": expected}, {})
+    learner.restore(lambda like: checkpoints.state(1, {"learner": like})["learner"])
+    chex.assert_trees_all_equal(jax.tree.map(np.array, learner.arrays), expected)
+    assert jax.tree.structure(learner.arrays) == jax.tree.structure(saved.arrays)
+    assert learner.fixed_sha256() == saved.fixed_sha256() != make(1.0, 2.0).fixed_sha256()
 
 
 @pytest.mark.slow

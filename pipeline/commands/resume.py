@@ -1,0 +1,29 @@
+"""`headrace resume`: go on with a run of any command that trains."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import HeadraceError
+from ..observe.run_directory import POLICY_FOLDER, RunDirectory
+from ..policy.save import remove_unfinished
+from ..tables import read_toml
+from . import offline, train
+from .messages import explain
+
+
+def resume(run: str, flags: Sequence[str], began_seconds: float) -> int:
+    """Go on with a run from its last checkpoint, or from the beginning where there is none.
+
+    Args:
+      run: its directory.
+      began_seconds: of `time.monotonic()` when the command started.
+    """
+    try:
+        directory = RunDirectory.reopen(Path(run))
+        with directory.held():
+            remove_unfinished(directory.path / POLICY_FOLDER)
+            table = read_toml(directory.config_path)
+            go_on = train.go_on if "rollout" in table else offline.go_on
+            return go_on(directory, table, flags, began_seconds)
+    except (HeadraceError, BaseExceptionGroup) as error:
+        return explain(error)

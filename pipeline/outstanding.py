@@ -1,0 +1,55 @@
+"""The groups and tasks that stand behind the ledger's indexes and ids."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from ..envs.base import Task
+from .rollout.episode import Rollout
+from .rollout.group import Group
+from .types import TrajectoryGroup
+
+
+class Outstanding:
+    """What was admitted and is neither in a batch nor dropped, and the tasks to give out again."""
+
+    def __init__(self, rollout: Rollout):
+        self._rollout = rollout
+        self._groups: dict[int, Group] = {}
+        self.ready: dict[int, TrajectoryGroup] = {}
+        self.again: deque[tuple[Task, int]] = deque()
+
+    def task(self, index: int) -> Task:
+        """Return a group's task."""
+        return self._groups[index].task
+
+    def start(self, task: Task, index: int, version: int | None) -> Group:
+        """Make a group; see `Group`."""
+        group = self._groups[index] = Group(self._rollout, task, index, version)
+        return group
+
+    def collect(self, index: int, members: Sequence[int]) -> None:
+        """Keep the trajectories of these members for a batch."""
+        self.ready[index] = self._groups[index].collect(members)
+
+    def put_back(self, group: TrajectoryGroup) -> None:
+        """Take a group that was ready before a restart."""
+        self.start(group.task, group.index, None)
+        self.ready[group.index] = group
+
+    def take(self, indexes: Sequence[int]) -> list[TrajectoryGroup]:
+        """Give up groups that are ready, for a batch."""
+        for index in indexes:
+            del self._groups[index]
+        return [self.ready.pop(index) for index in indexes]
+
+    def drop(self, index: int, reason: str) -> Task:
+        """Give up a group and stop what runs of it; return its task."""
+        lost = self._groups.pop(index)
+        lost.stop(reason)
+        self.ready.pop(index, None)
+        return lost.task
+
+    def drop_all(self, reason: str) -> None:
+        """Give up all groups."""
+        for index in [*self._groups]:
+            self.drop(index, reason)

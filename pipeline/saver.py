@@ -1,0 +1,135 @@
+"""Saves a run of `headrace train`, and brings back what was saved.
+
+Invariant: a checkpoint is one moment of the run, between two updates: what the record and the
+arrays say belongs together, whatever goes on while they are written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from .assemble import Parts
+from .checkpoint import Checkpoints
+from .config import Recipe
+from .controller_state import ControllerState
+from .learner.service import Learner
+from .learner.state import Params, described
+from .observe.run_directory import CHECKPOINTS_FOLDER, RunDirectory
+from .offline.sources import sha256_of
+from .saved_run import SavedRun
+from .weight_sync import Convert
+
+
+class Saver:
+    """The checkpoints of one run, seen from its parts."""
+
+    def __init__(
+        self, recipe: Recipe, parts: Parts, directory: RunDirectory, saved: SavedRun | None
+    ):
+        """Args:
+        saved: of the checkpoint that the run goes on from; None: it begins.
+        """
+        self._recipe = recipe
+        self._tasks = parts.tasks
+        self._sampler = parts.sampler
+        self._directory = directory
+        self._saved = saved
+        self._checkpoints = Checkpoints(
+            directory.path / CHECKPOINTS_FOLDER, keep=recipe.checkpoint.keep
+        )
+        self._hashes = {"tasks_sha256": "", "fixed_sha256": ""}
+        self._held: dict[int, Params] = {}
+
+    def begin(self, learner: Learner, convert: Convert) -> ControllerState | None:
+        """Bring the learner to the saved state, and return the controller's; None: begin.
+
+        Call it on the device thread, once all programs are compiled.
+
+        Raises:
+          ConfigError: where what is saved can't be read, or belongs to other weights.
+        """
+        saved = self._saved
+        if saved is not None:
+            saved.check_fixed(learner.fixed_sha256())
+            self._hashes = {
+                "tasks_sha256": saved.tasks_sha256,  # which has been compared
+                "fixed_sha256": saved.fixed_sha256,
+            }
+            ready = self._restore(saved, learner, convert)
+            return saved.state(self._recipe, ready, self._tasks.find)
+        if self._recipe.checkpoint.every:
+            path = self._recipe.prompts.path
+            self._hashes = {
+                "tasks_sha256": "" if path is None else sha256_of(path),
+                "fixed_sha256": learner.fixed_sha256(),
+            }
+        return None
+
+    def take_held(self, version: int) -> Params | None:
+        """Return, once, the saved weights of an older version; None for those of the learner."""
+        return self._held.pop(version, None)
+
+    async def save(
+        self,
+        state: ControllerState,
+        learner: Learner,
+        *,
+        journal: Mapping[str, Any],
+        wall_seconds: float,
+    ) -> None:
+        """Save one moment; sampling goes on meanwhile, on the device and off it."""
+        controller, ready = state.table()
+        step = state.ledger.committed
+        record = SavedRun(
+            settings=asdict(self._recipe),
+            **self._hashes,
+            position=self._tasks.state(),
+            lengths=self._directory.lengths(),
+            controller=controller,
+            ready_bytes=len(ready),
+            journal=journal,
+            wall_seconds=wall_seconds,
+            resumed_from=() if self._saved is None else self._saved.resumed_from,
+        ).table()
+        arrays = await self._sampler.device.run(partial(self._copied, state.held, learner))
+        if ready.size:
+            arrays["ready"] = ready
+        save = partial(self._checkpoints.save, step, arrays, record)
+        await trio.to_thread.run_sync(save, abandon_on_cancel=True)
+
+    def _copied(self, versions: tuple[int, ...], learner: Learner) -> dict[str, Any]:
+        """Copy the arrays to the host, so that the device is free while they are written."""
+        arrays: dict[str, Any] = {"learner": learner.arrays}
+        for version in versions:
+            arrays[_name(version)] = jax.tree.leaves(self._sampler.weights(version))
+        copies: dict[str, Any] = jax.tree.map(np.array, arrays)
+        return copies
+
+    def _restore(self, saved: SavedRun, learner: Learner, convert: Convert) -> NDArray[np.uint8]:
+        """Read all arrays; return those of the groups that are ready."""
+        held = saved.controller["held"]
+        weights, structure = jax.tree.flatten(convert(learner.params)) if held else ([], None)
+        like: dict[str, Any] = {_name(version): [*map(described, weights)] for version in held}
+        del weights
+        if saved.ready_bytes:
+            like["ready"] = np.zeros(saved.ready_bytes, np.uint8)
+        found: dict[str, Any] = {}
+
+        def read(arrays: Any) -> Any:
+            found.update(self._checkpoints.state(saved.updates, {"learner": arrays, **like}))
+            return found["learner"]
+
+        learner.restore(read)
+        for version in held:
+            self._held[version] = jax.tree.unflatten(structure, found[_name(version)])
+        return np.asarray(found.get("ready", np.zeros(0, np.uint8)))
+
+
+def _name(version: int) -> str:
+    return f"version {version}"

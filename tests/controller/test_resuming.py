@@ -1,0 +1,177 @@
+"""Law 17, with fakes: of kills, stops and resumes nothing is to be seen in what is trained."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.pipeline.groups.schedule import Schedule
+from tests.controller.harness import ROLLOUT
+from tests.controller.relay import Relay, lockstep, transcript
+
+CUTS = st.lists(
+    st.tuples(
+        st.one_of(st.integers(0, 300).map(lambda n: n / 10), st.just(80.0)),
+        st.sampled_from(["kill", "stop", "full"]),
+    ),
+    max_size=4,
+)
+SEEDS = st.integers(0, 2**32)
+ENDLESS = replace(
+    ROLLOUT, env_deadline_seconds=1e6, close_deadline_seconds=1e6, sample_deadline_seconds=1e6
+)
+
+
+async def always_the_same_fail(rng, call, task):
+    if call == "step" and task.id in ("3", "6"):
+        raise OSError("always")
+
+
+async def some_fail(rng, call, task):
+    if call in ("reset", "step") and rng.random() < 0.1:
+        raise OSError("flaky")
+
+
+@settings(max_examples=30)
+@given(seed=SEEDS, eta=st.integers(0, 2), saved_every=st.integers(1, 3), cuts=CUTS)
+def test_law_17_lockstep_trains_the_same_whatever_kills_it(seed, eta, saved_every, cuts):
+    schedule = lockstep(eta, min(2, eta + 1))
+
+    def relay(cuts):
+        return Relay(
+            seed, schedule, every=saved_every, rollout=ENDLESS, hook=always_the_same_fail
+        ).go(cuts)
+
+    whole, killed = relay([]), relay(cuts)
+    expected = transcript(*whole.runs, updates=whole.updates)
+    assert transcript(*killed.runs, updates=killed.updates) == expected
+    assert [line[2] for line in expected] == ["0", "1", "2", "4", "5", "7", "8", "9"]
+    assert whole.runs[-1].counts.consumed == killed.runs[-1].counts.consumed
+
+
+def check_conservation(run):
+    """Each task that was given out was used, dropped for good, or waits to be given out again."""
+    counts = run.counts
+    dropped, waiting = sum(counts.dropped.values()), len(run.controller._outstanding.again)
+    assert counts.admitted == counts.consumed + dropped
+    assert run.stages.tasks.given == counts.consumed + dropped - counts.reissued + waiting
+
+
+BOUNDED = st.builds(
+    lambda size, every, eta, more, **rest: Schedule(
+        batch_groups=size,
+        publish_every=every,
+        max_mean_lag=every - 1 + eta,
+        max_lag=every - 1 + eta + more,
+        **rest,
+    ),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    max_reissues=st.integers(0, 2),
+    over_age=st.sampled_from(["drop", "mask"]),
+    equal_rewards=st.sampled_from(["keep", "drop"]),
+)
+
+
+@settings(max_examples=40)
+@given(
+    seed=SEEDS, schedule=BOUNDED, saved_every=st.integers(1, 3), cuts=CUTS,
+    failure=st.sampled_from(["retry", "survivors", "drop"]), scheduling=st.random_module(),
+)  # fmt: skip
+def test_laws_3_and_4_each_task_is_used_or_dropped_once_across_restarts(
+    seed, schedule, saved_every, cuts, failure, scheduling
+):
+    rollout = replace(ROLLOUT, failure=failure, max_retries=1, min_group_size=1)
+    relay = Relay(seed, schedule, steps=6, every=saved_every, rollout=rollout, hook=some_fail)
+    relay.go(cuts)
+    run = relay.runs[-1]
+    assert [update.batch for update in relay.updates] == list(range(6))
+    groups = [group for update in relay.updates for group in update.groups]
+    used, counts = Counter(group.task.id for group in groups), run.counts
+    assert set(used.values()) == {1}
+    assert counts.consumed == len(groups) == 6 * schedule.batch_groups
+    check_conservation(run)
+    lags = [
+        update.batch - group.oldest_version for update in relay.updates for group in update.groups
+    ]
+    if schedule.over_age == "drop":
+        assert max(lags) <= schedule.max_lag
+        assert sum(lags) == counts.lag_sum <= schedule.max_mean_lag * schedule.batch_groups * 5
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_nothing_is_sampled_before_the_weights_are_back(how):
+    relay = Relay(1, lockstep(2, 2), steps=9, every=3)
+    relay.go([(120.0, how)])
+    run = relay.runs[1]
+    held, committed = run.saved.held, run.saved.ledger.committed
+    assert committed > 3
+    assert run.policy.versions[1:][: len(held) + 1] == [*held, committed]
+    assert not run.policy.wrong_versions
+
+
+def test_a_run_that_has_ended_takes_more_updates_as_one_that_went_on():
+    more = Relay(5, lockstep(1, 2), steps=3, rollout=ENDLESS).go()
+    assert more.runs[-1].policy.versions == [0, 2, 3]
+    more.steps = 7
+    more.go()
+    whole = Relay(6, lockstep(1, 2), steps=7, rollout=ENDLESS).go()
+    assert transcript(*more.runs, updates=more.updates) == transcript(
+        *whole.runs, updates=whole.updates
+    )
+
+
+def test_a_run_that_has_ended_may_be_gone_on_with_to_no_end():
+    relay = Relay(5, lockstep(1), steps=3).go()
+    kept = relay.kept
+    relay.go()
+    assert relay.kept is kept  # nothing is saved twice
+    assert [update.batch for update in relay.updates] == [0, 1, 2]
+    assert relay.runs[-1].policy.versions[-1] == 3  # for the evaluation that follows
+
+
+@pytest.mark.parametrize(("how", "saved", "evaluated"), [("kill", 6, [6, 6]), ("stop", 7, [6])])
+def test_an_evaluation_that_a_kill_ended_begins_again_if_its_version_is_there(
+    how, saved, evaluated
+):
+    relay = Relay(1, lockstep(1), steps=9, every=3)
+    relay.evaluate_every = 6
+    relay.go([(100.0, how)])
+    assert relay.runs[1].saved.ledger.committed == saved
+    assert relay.evaluated == evaluated
+    assert relay.runs[0].seconds < 200.0  # a stop doesn't wait for it
+
+
+def test_counts_and_budgets_go_on():
+    async def all_fail_late(rng, call, task):
+        if call == "reset" and int(task.id) >= 4:
+            raise OSError("gone")
+
+    relay = Relay(7, Schedule(batch_groups=2), hook=all_fail_late, every=100)
+    relay.one_process(100.0, "stop")
+    (failed,) = {each.controller.flight.failures["env_error"] for each in relay.runs}
+    saved = relay.make_run().saved
+    dropped = saved.ledger.dropped["env_error"]
+    assert saved.ledger.committed == 2
+    assert saved.ended["failures"]["env_error"] == failed > dropped > 10
+    assert saved.budgets[0] == dropped
+    relay.one_process(30.0, "stop")
+    assert relay.runs[-1].controller.flight.failures["env_error"] > failed
+    more = relay.runs[-1].counts.dropped["env_error"]
+    assert relay.runs[-1].controller._budgets.state[0] == more > dropped
+
+
+def test_tasks_that_wait_to_be_given_out_again_are_saved():
+    """Those of groups that grew too old, while as many episodes run as may."""
+    waited = 0
+    for seed in range(20):
+        schedule = Schedule(batch_groups=1, max_mean_lag=2, max_lag=2, max_reissues=9)
+        relay = Relay(seed, schedule, steps=8)
+        relay.go([(40.0, "stop"), (40.0, "stop")])
+        waited += sum(len(run.saved.again) for run in relay.runs[1:])
+        check_conservation(relay.runs[-1])
+    assert waited > 0
