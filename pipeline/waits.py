@@ -44,6 +44,11 @@ class Wait:
         return text + limit * math.isfinite(self.deadline_seconds)
 
 
+def _missed(wait: Wait, setting: str, failed: str = "") -> DeadlineMissed:
+    text = f"{wait.what} took more than {wait.deadline_seconds:g} s{failed}"
+    return DeadlineMissed(f"{text}; mend it, or raise {setting}")
+
+
 def is_stray(error: BaseException | None) -> bool:
     """Return whether this is a cancellation that no scope around the caller asked for.
 
@@ -79,8 +84,6 @@ class Waits:
         self.moved = wait.since
         try:
             with stage(name):
-                missed = f"{what} took more than {deadline_seconds:g} s"
-                remedy = f"mend it, or raise {setting}"
                 scope = trio.move_on_after(deadline_seconds)
                 try:
                     with scope:
@@ -93,10 +96,10 @@ class Waits:
                 except Exception as error:
                     if not scope.cancel_called:
                         raise
-                    failed = f"{missed} and then failed: {describe(innermost(error))}"
-                    raise DeadlineMissed(f"{failed}; {remedy}") from error
+                    failed = f" and then failed: {describe(innermost(error))}"
+                    raise _missed(wait, setting, failed) from error
                 if scope.cancelled_caught:
-                    raise DeadlineMissed(f"{missed}; {remedy}")
+                    raise _missed(wait, setting)
         finally:
             del self._open[wait]
             self.moved = trio.current_time()

@@ -26,15 +26,15 @@ def checked_answer(result: StepResult) -> StepResult:
         raise ValueError("step must return messages or end the episode, got neither")
     messages = checked_messages(result.messages)
     reward = _number("reward", result.reward)
-    info = {str(name): _number(str(name), value) for name, value in result.info.items()}
-    if not info and messages is result.messages and reward is result.reward:
+    if messages is result.messages and reward is result.reward and not dict(result.info):
         return result
+    info = {str(name): _number(str(name), value) for name, value in result.info.items()}
     return StepResult(messages, reward, result.terminated, result.truncated, info)
 
 
 def checked_messages(messages: Any) -> tuple[Message, ...]:
     """Return what an environment says; an iterator is refused, as asking it may take for ever."""
-    if not isinstance(messages, tuple | list):
+    if not isinstance(messages, (tuple, list)):  # a union would be made anew each time
         raise TypeError(f"messages must be a tuple or a list, got {messages!r:.100}")
     for message in messages:
         if not (isinstance(message, Message) and isinstance(message.content, str)):
