@@ -13,6 +13,7 @@ import trio
 from headrace.envs.base import EPISODE
 from headrace.pipeline.groups.schedule import Schedule
 from tests.controller.harness import ROLLOUT, Run
+from tests.controller.relay import Relay
 from tests.test_train import ROOT, TINY
 
 MEMBERS, STUCK_TASKS, STUCK_MEMBER = 4, ("1", "4"), "2"
@@ -60,6 +61,30 @@ def test_conformance_2_one_stuck_member_holds_up_neither_its_group_nor_the_run(
     dropped = 0 if members else len(STUCK_TASKS)
     assert Counter(run.counts.dropped)["env_timeout"] == dropped
     assert run.seconds > 3 * ENV_DEADLINE  # so the run has outlived all that was stuck
+
+
+def test_conformance_2_a_stuck_member_holds_up_nothing_after_a_resume_either():
+    """Two processes are killed while it is stuck; each that follows starts its group anew."""
+    waited = []
+
+    async def hook(rng, call, task):
+        if is_stuck(call, task):
+            began = trio.current_time()
+            try:
+                await trio.sleep_forever()
+            finally:
+                waited.append(trio.current_time() - began)
+
+    rollout = replace(
+        ROLLOUT, group_size=MEMBERS, max_retries=1, env_deadline_seconds=ENV_DEADLINE
+    )
+    relay = Relay(3, LOOSE, steps=30, rollout=rollout, hook=hook).go([(25.0, "kill")] * 2)
+    assert [update.batch for update in relay.updates] == list(range(30))
+    for run in relay.runs[1:]:
+        waiting = {group.task_id for group in run.saved.ledger.running}
+        assert waiting & set(STUCK_TASKS)
+    assert len(waited) >= 3 + len(STUCK_TASKS)  # in each process, and in a second try
+    assert ENV_DEADLINE / 2 < max(waited) < ENV_DEADLINE + 0.001
 
 
 OUTSIDE = """

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from headrace.pipeline.controller import ControllerConfig
+from headrace.pipeline.controller_state import Saves
 from headrace.pipeline.groups import ledger
 from headrace.pipeline.groups.schedule import Schedule
 from headrace.pipeline.rollout.group import identify
@@ -107,9 +108,13 @@ async def quick_and_slow(call, task, step):
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_conformance_5_what_ends_is_replaced_at_once(deterministic):
-    """At each tick: after publishes, during evaluations, after many cancels."""
+    """At each tick: after publishes and checkpoints, during evaluations, after many cancels."""
 
     async def evaluate(version, flight):
+        await trio.sleep(3.0)
+
+    async def save(state):
+        saved.append(state.ledger.committed)
         await trio.sleep(3.0)
 
     async def look(run, nursery):
@@ -119,7 +124,7 @@ def test_conformance_5_what_ends_is_replaced_at_once(deterministic):
                 seen.append(run.controller.flight.episodes)
             await trio.sleep(0.25)
 
-    seen = []
+    seen, saved = [], []
     run = Run(
         hook=quick_and_slow,
         schedule=Schedule(
@@ -130,7 +135,8 @@ def test_conformance_5_what_ends_is_replaced_at_once(deterministic):
         steps=40,
         evaluate_every=1,
     )
-    run.replace(evaluate=evaluate).go(beside=look)
+    run.replace(evaluate=evaluate, saves=Saves(4, save)).go(beside=look)
+    assert saved == [*range(4, 41, 4)]
     assert len(seen) > 100
     assert min(seen) > 12 - 2  # for a whole group there is no room
     if not deterministic:
