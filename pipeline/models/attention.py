@@ -1,5 +1,6 @@
 """Grouped-query attention with an explicit mask. A query without any key gives finite values."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -55,27 +56,32 @@ def attention(
 ) -> jax.Array:
     """Attend; scores and softmax are in f32.
 
+    Within, tokens are the last axis, as in the sampler's stream. So XLA's CPU code makes both
+    products and the softmax one kernel, and what they give goes back into the stream in runs of T.
+
     Args:
       queries: [R, T, H, h].
       keys: [R, K, N, h], head-major as in the cache; H is a multiple of K.
       values: [R, K, N, h].
-      mask: bool[R, T, N], true where the query may look; see `within` for windows.
+      mask: bool[R, T, N], true where the query may look; see `within` for windows. Keys and
+        values beyond it must be finite: their shares are 0.
 
     Returns:
       [R, T, H, h].
     """
     rows, length, heads, width = queries.shape
     kv_heads = keys.shape[1]
-    grouped = queries.astype(keys.dtype)
-    grouped = grouped.reshape(rows, length, kv_heads, heads // kv_heads, width)
-    scores = jnp.einsum(
-        "rtkgh,rknh->rkgtn", grouped, keys, preferred_element_type=jnp.float32
-    ) / jnp.sqrt(jnp.float32(sight.score_width or width))
-    scores = capped(scores, sight.score_cap)
-    scores = jnp.where(mask[:, None, None, :, :], scores, MASKED_SCORE)
-    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    mixed = jnp.einsum("rkgtn,rknh->rtkgh", weights, values, preferred_element_type=jnp.float32)
-    return mixed.reshape(rows, length, heads, width).astype(queries.dtype)
+    scaled = scaled_queries(queries, sight).astype(keys.dtype)
+    grouped = scaled.reshape(rows, length, kv_heads, heads // kv_heads, width)
+    across = grouped.transpose(0, 2, 4, 3, 1)
+    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+    scores = capped(product("rknh,rkhgt->rkngt", keys, across), sight.score_cap)
+    seen = jnp.where(mask, 0.0, MASKED_SCORE).swapaxes(1, 2)
+    scores = scores + seen[:, None, :, None, :]
+    shares = jnp.exp(scores - scores.max(axis=2, keepdims=True))
+    mixed = product("rknh,rkngt->rkhgt", values, shares.astype(values.dtype))
+    mixed = mixed / shares.sum(axis=2)[:, :, None]
+    return mixed.transpose(0, 4, 1, 3, 2).reshape(queries.shape).astype(queries.dtype)
 
 
 def cached_attention(
