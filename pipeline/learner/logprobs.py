@@ -21,19 +21,25 @@ T = TypeVar("T")
 
 
 def row_logprobs(
-    params: Params, rows: TrainBatch, *, forward: Forward, temperature: float
+    params: Params,
+    rows: TrainBatch,
+    *,
+    forward: Forward,
+    temperature: float,
+    counted: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Run the model over the rows of one microbatch and score each of their tokens.
 
     Args:
       rows: one microbatch: arrays [R, T].
+      counted: bool[R, T], whose scores are wanted: those of others may be 0; None for all.
 
     Returns:
       f32[R, T] logprobs and f32[R, T] entropies; 0 where nothing predicts the token.
     """
     hidden, head = run_rows(params, rows, forward=forward)
     before = states_before(hidden)
-    scores = score_targets(before, head, rows.tokens, temperature=temperature)
+    scores = score_targets(before, head, rows.tokens, temperature=temperature, counted=counted)
     known = predicted(rows.segment_ids)
     return jnp.where(known, scores.logprobs, 0.0), jnp.where(known, scores.entropy, 0.0)
 

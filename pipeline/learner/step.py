@@ -81,7 +81,9 @@ def train_step(
     def objective(params: Params, index: jax.Array) -> tuple[jax.Array, Diagnostics]:
         rows, (old, ref), mask = microbatch((batch, anchors, counted), index)
         whole = with_frozen(params, frozen)
-        logprobs, entropy = row_logprobs(whole, rows, forward=forward, temperature=temperature)
+        logprobs, entropy = row_logprobs(
+            whole, rows, forward=forward, temperature=temperature, counted=mask
+        )
         per_token, measured = loss(
             LossInputs(
                 logprobs=logprobs,

@@ -138,20 +138,33 @@ def rule_of(
     return Rule(folding, temperature, tile.entries, min(max(1, tokens), max(1, length)))
 
 
-def fold(hidden: jax.Array, head: Head, operands: Any, rule: Rule[Folding]) -> Any:
+def chunks_of(counts: jax.Array, rule: Rule[Folding]) -> jax.Array:
+    """Count the chunks in which every row's first `counts`, i32[R], tokens stand: i32[]."""
+    chunks: jax.Array = -(-jnp.max(counts) // rule.tokens)
+    return chunks
+
+
+def fold(
+    hidden: jax.Array,
+    head: Head,
+    operands: Any,
+    rule: Rule[Folding],
+    chunks: jax.Array | None = None,
+) -> Any:
     """Go through all logits of the tokens; not to be differentiated.
 
     Args:
       hidden: f[R, N, D].
       head: f[V, D], or an `OutputHead`.
       operands: pytree of arrays [R, N, ...].
+      chunks: how many of the rows' chunks to go through; None for all. See `chunks_of`.
 
     Returns:
-      What `rule.folding.finish` gives, as arrays [R, N, ...].
+      What `rule.folding.finish` gives, as arrays [R, N, ...]; 0 in the other chunks.
     """
     rows, length, _ = hidden.shape
 
-    def chunk(part: tuple[jax.Array, Any]) -> Any:
+    def chunk(_: None, part: tuple[jax.Array, Any]) -> tuple[None, Any]:
         hidden, operands = part
         states, of_tokens = _for_parts(hidden, head), _flat(operands)
 
@@ -162,29 +175,34 @@ def fold(hidden: jax.Array, head: Head, operands: Any, rule: Rule[Folding]) -> A
 
         start = rule.folding.start(*states.shape[:2])
         found = rule.folding.finish(lax.fori_loop(0, _num_tiles(head, rule), add, start))
-        return jax.tree.map(lambda array: array.reshape(rows, -1, *array.shape[1:]), found)
+        return None, jax.tree.map(lambda array: array.reshape(rows, -1, *array.shape[1:]), found)
 
-    return _join(lax.map(chunk, _split((hidden, operands), rule)), length)
+    _, found = _scan(chunk, None, _split((hidden, operands), rule), chunks)
+    return _join(found, length)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def fold_differentiably(
-    hidden: jax.Array, head: Head, operands: Any, rule: Rule[Differentiable]
+    hidden: jax.Array,
+    head: Head,
+    operands: Any,
+    rule: Rule[Differentiable],
+    chunks: jax.Array | None = None,
 ) -> Any:
     """Do what `fold` does; gradients of hidden states and head are summed in float32."""
-    return fold(hidden, head, operands, rule)
+    return fold(hidden, head, operands, rule, chunks)
 
 
 def _fold_forward(
-    hidden: Any, head: Any, operands: Any, rule: Rule[Differentiable]
+    hidden: Any, head: Any, operands: Any, rule: Rule[Differentiable], chunks: Any = None
 ) -> tuple[Any, Any]:
     learns = any(leaf.perturbed for leaf in jax.tree.leaves(head, is_leaf=_is_primal))
-    hidden, head, operands = jax.tree.map(
-        lambda leaf: leaf.value, (hidden, head, operands), is_leaf=_is_primal
+    hidden, head, operands, chunks = jax.tree.map(
+        lambda leaf: leaf.value, (hidden, head, operands, chunks), is_leaf=_is_primal
     )
-    found = fold(hidden, head, operands, rule)
+    found = fold(hidden, head, operands, rule, chunks)
     # None stands for a frozen head, whose gradient is never made: it is as large as the head.
-    return found, (hidden, head, operands, found, () if learns else None)
+    return found, (hidden, head, operands, found, () if learns else None, chunks)
 
 
 def _is_primal(leaf: Any) -> bool:
@@ -193,8 +211,8 @@ def _is_primal(leaf: Any) -> bool:
 
 def _fold_backward(
     rule: Rule[Differentiable], kept: Any, gradients: Any
-) -> tuple[jax.Array, Head | None, None]:
-    hidden, head, operands, found, learns = kept
+) -> tuple[jax.Array, Head | None, None, None]:
+    hidden, head, operands, found, learns, chunks = kept
     given = Given(operands, found, jax.tree.map(_whole, gradients, is_leaf=_is_zero))
     start = None if learns is None else jnp.zeros(_by_part(head).shape, jnp.float32)
 
@@ -216,11 +234,31 @@ def _fold_backward(
         of_rows = jnp.sum(of_hidden, axis=0).reshape(hidden.shape)
         return of_head, of_rows.astype(hidden.dtype)
 
-    total, of_hidden = lax.scan(chunk, start, _split((hidden, given), rule))
-    return _join(of_hidden, hidden.shape[1]), _like_head(total, head), None
+    total, of_hidden = _scan(chunk, start, _split((hidden, given), rule), chunks)
+    return _join(of_hidden, hidden.shape[1]), _like_head(total, head), None, None
 
 
 fold_differentiably.defvjp(_fold_forward, _fold_backward, symbolic_zeros=True)
+
+
+def _scan(chunk: Any, start: Any, parts: Any, chunks: jax.Array | None) -> tuple[Any, Any]:
+    """Do what `lax.scan` does over the first few chunks; of others it stacks zeros."""
+
+    def part(index: Any) -> Any:
+        return jax.tree.map(lambda array: array[index], parts)
+
+    def step(index: jax.Array, both: tuple[Any, Any]) -> tuple[Any, Any]:
+        total, stacked = both
+        total, one = chunk(total, part(index))
+        return total, jax.tree.map(lambda array, found: array.at[index].set(found), stacked, one)
+
+    count = len(jax.tree.leaves(parts)[0])
+    _, one = jax.eval_shape(chunk, start, part(0))
+    nothing = jax.tree.map(lambda of: jnp.zeros((count, *of.shape), of.dtype), one)
+    both: tuple[Any, Any] = lax.fori_loop(
+        0, count if chunks is None else chunks, step, (start, nothing)
+    )
+    return both
 
 
 def _is_zero(gradient: Any) -> bool:

@@ -13,7 +13,16 @@ import jax
 import jax.numpy as jnp
 
 from ..models.head import Head
-from .tiles import DEFAULT_TILE, LOWEST, Given, Tile, TileSize, fold_differentiably, rule_of
+from .tiles import (
+    DEFAULT_TILE,
+    LOWEST,
+    Given,
+    Tile,
+    TileSize,
+    chunks_of,
+    fold_differentiably,
+    rule_of,
+)
 
 
 class Scores(NamedTuple):
@@ -54,6 +63,7 @@ def score_targets(
     targets: jax.Array,
     *,
     temperature: float = 1.0,
+    counted: jax.Array | None = None,
     tile: TileSize = DEFAULT_TILE,
 ) -> Scores:
     """Score one token for each hidden state under the tempered softmax over the vocabulary.
@@ -65,10 +75,46 @@ def score_targets(
       head: f[V, D], or an `OutputHead`.
       targets: i32[R, N] in 0..V-1.
       temperature: > 0; logits are divided by it, as the sampler does.
+      counted: bool[R, N], whose scores are wanted; those of others may be 0, and cost less: each
+        row's counted tokens go first. None for all.
     """
     rule = rule_of(_Targets(), hidden, head, temperature=temperature, tile=tile)
-    scores: Scores = fold_differentiably(hidden, head, targets, rule)
-    return scores
+    scores: Scores
+    if counted is None or hidden.shape[1] <= rule.tokens:
+        scores = fold_differentiably(hidden, head, targets, rule)
+        return scores
+    order = jnp.argsort(~counted, axis=1, stable=True)
+    back = jnp.argsort(order, axis=1)
+    chunks = chunks_of(counted.sum(axis=1, dtype=jnp.int32), rule)
+    states, targets = (_permuted(array, order, back) for array in (hidden, targets))
+    scores = fold_differentiably(states, head, targets, rule, chunks)
+    return Scores(*(_permuted(score, back, order) for score in scores))
+
+
+@jax.custom_vjp
+def _permuted(of_tokens: jax.Array, order: jax.Array, back: jax.Array) -> jax.Array:
+    """Put each row's tokens [R, N, ...] into an order, i32[R, N]; `back` is its inverse.
+
+    So the backward pass permutes, too, where that of a gather adds up, which is slower.
+    """
+    places = order.reshape(*order.shape, *[1] * (of_tokens.ndim - 2))
+    return jnp.take_along_axis(of_tokens, places, axis=1, mode="promise_in_bounds")
+
+
+def _permuted_forward(
+    of_tokens: jax.Array, order: jax.Array, back: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _permuted(of_tokens, order, back), (order, back)
+
+
+def _permuted_backward(
+    places: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, None, None]:
+    order, back = places
+    return _permuted(gradient, back, order), None, None
+
+
+_permuted.defvjp(_permuted_forward, _permuted_backward)
 
 
 @dataclass(frozen=True)

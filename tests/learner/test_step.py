@@ -19,6 +19,8 @@ from headrace.pipeline.learner.logprobs import batch_logprobs
 from headrace.pipeline.learner.optimizer import LearnerConfig, make_optimizer
 from headrace.pipeline.learner.state import init_state
 from headrace.pipeline.learner.step import Anchors, train_step
+from headrace.pipeline.learner.tiles import TileSize
+from headrace.pipeline.learner.vocabulary import score_targets
 from tests.learner.toy import (
     oracle_logprobs,
     quick_jit,
@@ -106,6 +108,19 @@ def test_law_12_the_split_into_microbatches_changes_no_gradient(loss, used):
     batch = toy_batch()
     expected, expected_metrics = gradient(batch, loss)
     found, metrics = gradient(spread(batch, used), loss)
+    assert_same_update(found, expected)
+    for name in metrics:
+        np.testing.assert_allclose(metrics[name], expected_metrics[name], atol=1e-5, rtol=1e-4)
+
+
+@every_loss
+def test_tokens_that_do_not_count_may_be_left_out_of_tiles(monkeypatch, loss):
+    batch = toy_batch()
+    expected, expected_metrics = gradient(batch, loss)
+    monkeypatch.setitem(score_targets.__kwdefaults__, "tile", TileSize(entries=4, logits=64))
+    fresh = quick_jit(partial(train_step, forward=toy_forward, loss=loss, optimizer=SGD))
+    state, metrics = fresh(init_state(toy_params(), SGD), batch)
+    found = jax.tree.map(lambda old, new: old - new, toy_params(), state.params)
     assert_same_update(found, expected)
     for name in metrics:
         np.testing.assert_allclose(metrics[name], expected_metrics[name], atol=1e-5, rtol=1e-4)

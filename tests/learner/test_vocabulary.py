@@ -74,6 +74,38 @@ def test_tiles_of_any_size_change_neither_values_nor_gradients(tile, cap, parts)
         np.testing.assert_allclose(left, right, atol=1e-5)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_scores_of_counted_tokens_and_their_gradients_are_those_that_all_have(share):
+    operands = drawn()
+    counted = np.random.default_rng(0).random((ROWS, TOKENS)) < share
+
+    def of_counted(score):
+        def scores(hidden, head, targets):
+            return [jnp.where(counted, found, 0.0) for found in score(hidden, head, targets)[:2]]
+
+        return both_gradients(scores)(*operands)
+
+    in_tiles = partial(score_targets, temperature=0.7, tile=TileSize(5, 30), counted=counted)
+    found, expected = map(of_counted, (in_tiles, partial(whole_softmax, temperature=0.7)))
+    for left, right in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-5)
+
+
+def test_tokens_that_do_not_count_are_not_looked_at():
+    hidden, matrix, targets = drawn()
+    counted = jnp.zeros((ROWS, TOKENS), bool).at[0, 3].set(True).at[1, 0].set(True)
+    hidden = jnp.where(counted[..., None], hidden, jnp.nan)
+
+    def score(*operands):
+        scores = score_targets(*operands, tile=TileSize(5, 10), counted=counted)
+        assert scores.logprobs.shape == counted.shape
+        return scores
+
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(score(hidden, matrix, targets)))
+    gradients = both_gradients(score)(hidden, matrix, targets)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
 @pytest.mark.parametrize("scale", [1e-4, 30.0])
 def test_scores_of_flat_and_of_sharp_distributions_are_exact(scale):
     hidden, matrix, targets = drawn(1)
@@ -114,17 +146,21 @@ def test_a_frozen_head_gets_no_gradient_and_no_memory_for_it():
     assert compiled(150_000, head_learns=False).temp_size_in_bytes < 2**20
 
 
-def test_a_vocabulary_cut_over_a_mesh_stays_where_it_is():
+@pytest.mark.parametrize("some", [False, True], ids=["all count", "some count"])
+def test_rows_and_a_vocabulary_cut_over_a_mesh_stay_where_they_are(some):
     """Devices exchange sums over tokens; entries, or their gradients, never."""
     mesh = make_mesh(jax.devices(), {FSDP: 2, TENSOR: 4})
-    cut, whole = NamedSharding(mesh, P(TENSOR)), NamedSharding(mesh, P())
+    cut, rows = NamedSharding(mesh, P(TENSOR)), NamedSharding(mesh, P(FSDP))
     entries, parts = 256, 4
 
     def total(hidden, matrix, targets):
         head = OutputHead(matrix, parts=parts)
-        return weighted(score_targets(hidden, head, targets, tile=TileSize(32, 64)))
+        counted = targets % 2 == 0 if some else None
+        tile = TileSize(32, 64)
+        logprobs, entropy, *_ = score_targets(hidden, head, targets, counted=counted, tile=tile)
+        return jnp.sum(logprobs) + jnp.sum(entropy)
 
-    places = (whole, cut, whole)
+    places = (rows, cut, rows)
     step = jax.jit(jax.grad(total, argnums=(0, 1)), in_shardings=places, out_shardings=places[:2])
     shapes = [(ROWS, TOKENS, WIDTH), (entries, WIDTH), (ROWS, TOKENS)]
     types = [jnp.float32, jnp.float32, jnp.int32]
