@@ -74,7 +74,7 @@ class Given(NamedTuple):
     """What the gradient of a tile's logits is made of; index m is about a token.
 
     Attributes:
-      operands: as `fold_differentiably` got them.
+      operands: as `Tokens` has them.
       found: what it gave.
       gradients: of that.
     """
@@ -82,6 +82,20 @@ class Given(NamedTuple):
     operands: Any
     found: Any
     gradients: Any
+
+
+class Tokens(NamedTuple):
+    """What goes through the head.
+
+    Attributes:
+      hidden: f[R, N, D].
+      operands: pytree of arrays [R, N, ...].
+      chunks: i32[], how many of the rows' chunks are gone through; None for all. See `chunks_of`.
+    """
+
+    hidden: jax.Array
+    operands: Any
+    chunks: jax.Array | None = None
 
 
 class Folding(Protocol):
@@ -144,24 +158,16 @@ def chunks_of(counts: jax.Array, rule: Rule[Folding]) -> jax.Array:
     return chunks
 
 
-def fold(
-    hidden: jax.Array,
-    head: Head,
-    operands: Any,
-    rule: Rule[Folding],
-    chunks: jax.Array | None = None,
-) -> Any:
+def fold(tokens: Tokens, head: Head, rule: Rule[Folding]) -> Any:
     """Go through all logits of the tokens; not to be differentiated.
 
     Args:
-      hidden: f[R, N, D].
       head: f[V, D], or an `OutputHead`.
-      operands: pytree of arrays [R, N, ...].
-      chunks: how many of the rows' chunks to go through; None for all. See `chunks_of`.
 
     Returns:
       What `rule.folding.finish` gives, as arrays [R, N, ...]; 0 in the other chunks.
     """
+    hidden, operands, chunks = tokens
     rows, length, _ = hidden.shape
 
     def chunk(_: None, part: tuple[jax.Array, Any]) -> tuple[None, Any]:
@@ -181,28 +187,18 @@ def fold(
     return _join(found, length)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
-def fold_differentiably(
-    hidden: jax.Array,
-    head: Head,
-    operands: Any,
-    rule: Rule[Differentiable],
-    chunks: jax.Array | None = None,
-) -> Any:
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def fold_differentiably(tokens: Tokens, head: Head, rule: Rule[Differentiable]) -> Any:
     """Do what `fold` does; gradients of hidden states and head are summed in float32."""
-    return fold(hidden, head, operands, rule, chunks)
+    return fold(tokens, head, rule)
 
 
-def _fold_forward(
-    hidden: Any, head: Any, operands: Any, rule: Rule[Differentiable], chunks: Any = None
-) -> tuple[Any, Any]:
+def _fold_forward(tokens: Any, head: Any, rule: Rule[Differentiable]) -> tuple[Any, Any]:
     learns = any(leaf.perturbed for leaf in jax.tree.leaves(head, is_leaf=_is_primal))
-    hidden, head, operands, chunks = jax.tree.map(
-        lambda leaf: leaf.value, (hidden, head, operands, chunks), is_leaf=_is_primal
-    )
-    found = fold(hidden, head, operands, rule, chunks)
+    tokens, head = jax.tree.map(lambda leaf: leaf.value, (tokens, head), is_leaf=_is_primal)
+    found = fold(tokens, head, rule)
     # None stands for a frozen head, whose gradient is never made: it is as large as the head.
-    return found, (hidden, head, operands, found, () if learns else None, chunks)
+    return found, (tokens, head, found, () if learns else None)
 
 
 def _is_primal(leaf: Any) -> bool:
@@ -211,8 +207,8 @@ def _is_primal(leaf: Any) -> bool:
 
 def _fold_backward(
     rule: Rule[Differentiable], kept: Any, gradients: Any
-) -> tuple[jax.Array, Head | None, None, None]:
-    hidden, head, operands, found, learns, chunks = kept
+) -> tuple[Tokens, Head | None]:
+    (hidden, operands, chunks), head, found, learns = kept
     given = Given(operands, found, jax.tree.map(_whole, gradients, is_leaf=_is_zero))
     start = None if learns is None else jnp.zeros(_by_part(head).shape, jnp.float32)
 
@@ -235,7 +231,8 @@ def _fold_backward(
         return of_head, of_rows.astype(hidden.dtype)
 
     total, of_hidden = _scan(chunk, start, _split((hidden, given), rule), chunks)
-    return _join(of_hidden, hidden.shape[1]), _like_head(total, head), None, None
+    of_tokens = Tokens(_join(of_hidden, hidden.shape[1]), None)
+    return of_tokens, _like_head(total, head)
 
 
 fold_differentiably.defvjp(_fold_forward, _fold_backward, symbolic_zeros=True)

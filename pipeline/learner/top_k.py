@@ -12,7 +12,17 @@ import jax.numpy as jnp
 
 from ..models.head import Head
 from .logprobs import states_before
-from .tiles import DEFAULT_TILE, LOWEST, Given, Tile, TileSize, fold, fold_differentiably, rule_of
+from .tiles import (
+    DEFAULT_TILE,
+    LOWEST,
+    Given,
+    Tile,
+    TileSize,
+    Tokens,
+    fold,
+    fold_differentiably,
+    rule_of,
+)
 from .vocabulary import score_targets
 
 _NOTHING = -1e4  # stands for the logarithm of 0: finite, and exp gives 0
@@ -49,7 +59,7 @@ def top_tokens(
     """
     states, head = jax.lax.stop_gradient((states_before(hidden), head))
     rule = rule_of(_Likeliest(k, entries), states, head, temperature=temperature, tile=tile)
-    top: TopTokens = fold(states, head, (), rule)
+    top: TopTokens = fold(Tokens(states, ()), head, rule)
     return top
 
 
@@ -72,7 +82,7 @@ def logprobs_of(
     """
     states = states_before(hidden)
     rule = rule_of(_Named(ids.shape[-1]), states, head, temperature=temperature, tile=tile)
-    found: _Categories = fold_differentiably(states, head, ids, rule)
+    found: _Categories = fold_differentiably(Tokens(states, ids), head, rule)
     return found.logprobs
 
 

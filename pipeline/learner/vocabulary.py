@@ -19,6 +19,7 @@ from .tiles import (
     Given,
     Tile,
     TileSize,
+    Tokens,
     chunks_of,
     fold_differentiably,
     rule_of,
@@ -81,13 +82,13 @@ def score_targets(
     rule = rule_of(_Targets(), hidden, head, temperature=temperature, tile=tile)
     scores: Scores
     if counted is None or hidden.shape[1] <= rule.tokens:
-        scores = fold_differentiably(hidden, head, targets, rule)
+        scores = fold_differentiably(Tokens(hidden, targets), head, rule)
         return scores
     order = jnp.argsort(~counted, axis=1, stable=True)
     back = jnp.argsort(order, axis=1)
     chunks = chunks_of(counted.sum(axis=1, dtype=jnp.int32), rule)
     states, targets = (_permuted(array, order, back) for array in (hidden, targets))
-    scores = fold_differentiably(states, head, targets, rule, chunks)
+    scores = fold_differentiably(Tokens(states, targets, chunks), head, rule)
     return Scores(*(_permuted(score, back, order) for score in scores))
 
 
