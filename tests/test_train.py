@@ -24,7 +24,9 @@ TINY = [
     "--learner.microbatch-rows", "4", "--sampler.rows", "8", "--sampler.prefill-lanes", "4",
     "--evaluate.tasks", "4", "--env.latency.mean-seconds", "0.01", "--run.no-predict",
 ]  # fmt: skip
-FILES = {"config.toml", "metrics.jsonl", "trajectories.jsonl", "summary.json", "policy"}
+FILES = {
+    "config.toml", "metrics.jsonl", "trajectories.jsonl", "summary.json", "policy", "checkpoints",
+}  # fmt: skip
 SUMMARY = {
     "recipe", "steps", "seed", "eval_before", "eval_after", "reward_first", "reward_last",
     "wall_seconds", "trajectories", "trajectories_per_hour", "useful_trajectories_per_hour",

@@ -71,8 +71,13 @@ def go_on(
     """
     recipe = _recipe_of(directory, table, flags)
     saved = _saved(directory, recipe)
-    parts = _parts_to_go_on(recipe, saved)
-    return _run(recipe, parts, began_seconds, directory=directory, saved=saved)
+    return _run(
+        recipe,
+        _parts_to_go_on(recipe, saved),  # nobody here keeps pretrained weights
+        began_seconds,
+        directory=directory,
+        saved=saved,
+    )
 
 
 def _run(

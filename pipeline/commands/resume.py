@@ -23,7 +23,8 @@ def resume(run: str, flags: Sequence[str], began_seconds: float) -> int:
         with directory.held():
             remove_unfinished(directory.path / POLICY_FOLDER)
             table = read_toml(directory.config_path)
-            go_on = train.go_on if "rollout" in table else offline.go_on
-            return go_on(directory, table, flags, began_seconds)
+            if "rollout" in table:
+                return train.go_on(directory, flags, began_seconds)
+            return offline.go_on(directory, table, flags, began_seconds)
     except (HeadraceError, BaseExceptionGroup) as error:
         return explain(error)

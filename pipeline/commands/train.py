@@ -1,11 +1,10 @@
 """`headrace train`: run a recipe."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import trio
 import tyro
@@ -21,7 +20,6 @@ from ..observe.view import open_view
 from ..recipes import load_recipe
 from ..saved_run import SavedRun
 from ..supervise import end_without_threads
-from ..tables import from_table
 from ..train import Job
 from .flags import take_out
 from .messages import explain, finish
@@ -42,17 +40,15 @@ def train(name_or_file: str, flags: Sequence[str], began_seconds: float) -> int:
         return explain(error)
 
 
-def go_on(
-    directory: RunDirectory, table: Mapping[str, Any], flags: Sequence[str], began_seconds: float
-) -> int:
+def go_on(directory: RunDirectory, flags: Sequence[str], began_seconds: float) -> int:
     """Go on with a run from its last checkpoint.
 
     Args:
       directory: its own, which is held.
-      table: its settings.
     """
     _find_environments()
-    recipe = _parse(from_table(Recipe, table), flags, f"headrace resume {directory.path}")
+    recipe = load_recipe(str(directory.config_path))
+    recipe = _parse(recipe, flags, f"headrace resume {directory.path}")
     where = recipe.run.dir
     check(where is None, "run.dir", where, "left out: a run goes on in its own directory")
     checkpoints = Checkpoints(directory.path / CHECKPOINTS_FOLDER)
@@ -61,10 +57,20 @@ def go_on(
         directory.check_nothing_is_lost()
     else:
         saved.check_settings(recipe)
+    return _run(
+        recipe,
+        _parts_to_go_on(recipe, saved),  # nobody here keeps pretrained weights
+        began_seconds,
+        directory=directory,
+        saved=saved,
+    )
+
+
+def _parts_to_go_on(recipe: Recipe, saved: SavedRun | None) -> Parts:
     parts = assemble(recipe)
     if saved is not None:
         saved.restore_tasks(parts.tasks)
-    return _run(recipe, parts, began_seconds, directory=directory, saved=saved)
+    return parts
 
 
 def _run(
