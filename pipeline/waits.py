@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import trio
 
+from ..envs.cancellation import is_stray
 from .errors import HeadraceError, PipelineStalled, describe, innermost, stage
 
 LOOKS_A_STALL = 10  # the watchdog looks so often before it calls a stall one
@@ -49,14 +50,6 @@ def _missed(wait: Wait, setting: str, failed: str = "") -> DeadlineMissed:
     return DeadlineMissed(f"{text}; mend it, or raise {setting}")
 
 
-def is_stray(error: BaseException | None) -> bool:
-    """Return whether this is a cancellation that no scope around the caller asked for.
-
-    Mistakes with async generators make such ones. Left alone they end a run without any error.
-    """
-    return isinstance(error, trio.Cancelled) and trio.current_effective_deadline() > -math.inf
-
-
 class Waits:
     """The stages' waits that haven't ended."""
 
@@ -88,13 +81,11 @@ class Waits:
                 try:
                     with scope:
                         yield
-                except trio.Cancelled as error:
+                except BaseException as error:
                     if is_stray(error):
                         stray = "a cancellation escaped from its scope; mend that code"
                         raise RuntimeError(stray) from error
-                    raise
-                except Exception as error:
-                    if not scope.cancel_called:
+                    if not (isinstance(error, Exception) and scope.cancel_called):
                         raise
                     failed = f" and then failed: {describe(innermost(error))}"
                     raise _missed(wait, setting, failed) from error

@@ -16,6 +16,7 @@ from typing import Any
 import trio
 
 from ..base import RewardFailed, innermost
+from ..cancellation import without_cancellation
 from ..places import Places, places_of_run
 from ..process_calls import CallTooSlow, ProcessFunction
 from ..worker_process import WorkerProcessError
@@ -149,10 +150,15 @@ class _Call:
             return read([score] * len(argument) if self._reward.of == "group" else score)
         except WorkerProcessError as error:
             return self.failed(str(error))
-        except Exception as error:  # foreign code may raise anything; it becomes the outcome
+        except BaseException as error:  # foreign code may raise anything; it becomes the outcome
+            cause = without_cancellation(error)
+            if not (cause is None or isinstance(cause, Exception)):
+                raise
             await trio.lowlevel.checkpoint_if_cancelled()  # an answer to the run's own end
+            if cause is None:
+                return self.failed("cancelled by a scope or nursery that has ended since")
             # Not str(error), which may raise.
-            return self.failed(traceback.format_exception_only(innermost(error))[-1].strip())
+            return self.failed(traceback.format_exception_only(innermost(cause))[-1].strip())
 
     def failed(self, why: str, *, timed_out: bool = False) -> RewardFailed:
         """Return the failure of this reward."""

@@ -6,9 +6,9 @@ from types import TracebackType
 import trio
 
 from ...envs.base import RewardFailed
+from ...envs.cancellation import is_stray, without_cancellation
 from ..errors import describe, innermost
 from ..types import FailureKind
-from ..waits import is_stray
 
 
 class Fault(Exception):
@@ -131,12 +131,15 @@ class Boundary:
 
     def _blame(self, error: BaseException) -> None:
         """Raise the fault that an error stands for; some errors are none."""
-        if self._scope.cancelled_caught or (self._scope.cancel_called and is_stray(error)):
-            raise self._cancelled() from error
-        if is_stray(error):
-            raise self.stray() from error
-        if isinstance(error, Exception) and not isinstance(error, Fault) and self.what:
-            raise self._failed(innermost(error)) from error
+        # A cancellation that comes with errors is left out: if anybody meant it, it comes again.
+        rest = without_cancellation(error)
+        if rest is None:
+            if self._scope.cancelled_caught or (self._scope.cancel_called and is_stray(error)):
+                raise self._cancelled() from error
+            if is_stray(error):
+                raise self.stray() from error
+        elif isinstance(rest, Exception) and not isinstance(rest, Fault) and self.what:
+            raise self._failed(innermost(rest)) from error
 
     def stray(self) -> Fault:
         """Return the fault of a call that let a cancellation escape from its scope."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import trio
 
 from ...envs.base import EPISODE, Env, StepResult, Task
+from ...envs.cancellation import is_stray
 from ...envs.messages import Message
 from ...envs.rewards.reward import ENV
 from ...envs.rewards.scorer import Scorer
@@ -32,7 +33,6 @@ from ..types import (
     StopReason,
     Trajectory,
 )
-from ..waits import is_stray
 from .answers import checked_answer, checked_messages, is_flood, without_flood
 from .boundary import Boundary, Fault
 from .config import RolloutConfig
@@ -154,42 +154,42 @@ class Episode:
         """Open the environment, work with it, and close it, whatever happens."""
         life = self._now
         left_open: Env | None = None  # where the scope ends with an error
+        work: Trajectory | BaseException | None = None
         try:
             with life:
                 manager = self._rollout.make_env()
                 env = await manager.__aenter__()
                 if trio.lowlevel.current_task().child_nurseries:
-                    return await self._work_within(life, manager, env)
-                left_open = manager
-                life.returned()
-                self._begin(life)
-                trajectory = await self._talk(env)
-                left_open = None
+                    work = await self._work_within(life, env)
+                else:
+                    left_open = manager
+                    life.returned()
+                    self._begin(life)
+                    work = await self._talk(env)
+                    left_open = None
                 await self._close(manager, life)
-                return trajectory
-        except BaseException:
+        except BaseException as error:
             if left_open is not None:
                 own = Boundary("environment close", _ENV, self._config.close_deadline_seconds)
                 with suppress(Fault), own:  # what came first is what counts
                     await self._close(left_open, own)
-            raise
+            came_first = isinstance(work, BaseException) and not is_stray(work)
+            if not (came_first and isinstance(error, Fault)):
+                raise
+        if isinstance(work, BaseException):
+            raise life.stray() if is_stray(work) else work  # a stray one came of the nursery
+        assert work is not None
+        return work
 
-    async def _work_within(self, life: Boundary, manager: Env, env: Env) -> Trajectory:
-        """Work in a scope within the one that the environment lives in, and close it."""
+    async def _work_within(self, life: Boundary, env: Env) -> Trajectory | BaseException:
+        """Work in a scope within the one that the environment lives in."""
         try:
             life.pause()
             deadline = self._config.env_deadline_seconds
             with self._begin(Boundary("environment reset", _ENV, deadline)):
-                trajectory = await self._talk(env)
-        except BaseException as first:
-            try:
-                await self._close(manager, life)
-            except Exception:
-                if is_stray(first):  # it came of the nursery, so this error says why
-                    raise
-            raise
-        await self._close(manager, life)
-        return trajectory
+                return await self._talk(env)
+        except BaseException as error:  # to be raised when the environment is closed
+            return error
 
     def _begin(self, boundary: Boundary) -> Boundary:
         """Go on in this boundary, which is stopped at once if the episode was before."""

@@ -23,16 +23,24 @@ def test_law_16_cancelled_at_any_time_everything_is_closed(deterministic):
             run.go(deadline_seconds=tenths / 10)
 
 
+@pytest.mark.parametrize("in_a_nursery", [False, True])
 @pytest.mark.parametrize("where", ["open", "reset", "step", "close"])
-def test_a_stop_is_in_order_though_environments_answer_it_with_errors(where):
+def test_a_stop_is_in_order_though_environments_answer_it_with_errors(where, in_a_nursery):
     """Their errors are no reason to say that all of them fail."""
 
+    async def fails_when_cancelled():
+        try:
+            await trio.sleep(9.0)
+        except trio.Cancelled:
+            raise OSError("connection reset") from None
+
     async def hook(call, task, step):
-        if call == where:
-            try:
-                await trio.sleep(9.0)
-            except trio.Cancelled:
-                raise OSError("connection reset") from None
+        if call == where and in_a_nursery:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fails_when_cancelled)
+                await trio.sleep(9.0)  # so a group of an error and a cancellation comes out
+        elif call == where:
+            await fails_when_cancelled()
 
     async def stop(run, nursery):
         await trio.sleep(4.0)

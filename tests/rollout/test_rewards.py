@@ -8,9 +8,11 @@ import trio
 
 from headrace.envs import Message, Reward, RewardFailed
 from headrace.envs.rewards import Scorer
+from headrace.envs.rewards.record import EpisodeRecord
 from headrace.pipeline.rollout.episode import Episode, EpisodeIdentity, Rollout
 from headrace.pipeline.text.renderer import CharacterRenderer, TextConfig
 from headrace.pipeline.types import EpisodeFailure, FailureKind, Trajectory
+from tests.controller.schedules import escape
 from tests.rollout.talks import CONFIG, TASK, Script, Talk
 from tests.rollout.test_group import World
 
@@ -87,6 +89,43 @@ def test_what_cannot_be_scored_is_a_failure_of_a_kind_of_its_own(function, kind)
     assert outcome.kind is kind
     assert outcome.error.startswith("the reward 'mine' couldn't be computed: ")
     assert len(outcome.partial) == 4
+
+
+async def escapes(episode):
+    await escape()
+
+
+async def escapes_with_an_error(episode):
+    try:
+        await escape()
+    except trio.Cancelled as stray:
+        raise BaseExceptionGroup("of a nursery", [stray, OSError("lost")]) from None
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [(escapes, "cancelled by a scope or nursery"), (escapes_with_an_error, "OSError: lost")],
+)
+@pytest.mark.parametrize("of", ["episode", "group"])
+def test_a_cancellation_that_escapes_from_a_reward_is_a_failure_of_it_alone(function, why, of):
+    scorer = Scorer([Here("tokens", tokens), Here("mine", function, of=of)])
+    record = EpisodeRecord(TASK, (), "terminated", 1, 0.0, {})
+    if of == "group":
+        (failed,) = trio.run(scorer.compare, [record])
+    else:
+        with pytest.raises(RewardFailed) as caught:
+            trio.run(scorer.score, record)
+        failed = caught.value
+    assert f"the reward 'mine' couldn't be computed: {why}" in str(failed)
+
+
+def test_what_ends_a_program_passes_a_reward():
+    async def exits(episode):
+        raise SystemExit(3)
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        run(Here("tokens", tokens), Here("mine", exits))
+    assert caught.group_contains(SystemExit)
 
 
 def test_an_environment_that_cannot_score_is_such_a_failure_and_not_its_own_error():
