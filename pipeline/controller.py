@@ -227,10 +227,10 @@ class Controller:
                 with stage("observe"):
                     self._on_update(update)
             await self._save()
-        else:
+        await self._save(last=True)
+        if self.ledger.committed == self._steps:
             # With publish_every > 1 the last updates may not be due; what follows wants them.
             await self._publish(self.ledger.committed)
-        await self._save(last=True)
 
     async def _update(self, batch: int, groups: list[TrajectoryGroup]) -> Update:
         with stage("batching"):
@@ -247,6 +247,7 @@ class Controller:
         if version is not None and version > self.ledger.published:
             await self._bring(version)
             self._report(ledger.Published(version))
+            self._release()
             self._admit()
 
     async def _bring(self, version: int) -> None:
@@ -375,16 +376,15 @@ class Controller:
         self.ledger = saved.ledger
         self.flight = Flight.after(saved.ended)
         self._budgets.state = saved.budgets
-        self._outstanding.again.extend(saved.again)
-        for group in saved.ready.values():
-            self._outstanding.put_back(group)
+        self._outstanding.put_back(saved.ready.values(), saved.again)
         self._saved_after = saved.ledger.committed
 
     async def _resume(self, saved: ControllerState) -> None:
         """Bring all weights back before the first token, and start what was running anew."""
-        for version in (*saved.held, saved.ledger.committed):
+        newest = ledger.resumed_version(self.ledger)
+        for version in sorted({*saved.held, newest}):
             await self._bring(version)
-        self._report(ledger.Resumed(saved.ledger.committed))
+        self._report(ledger.Resumed(newest))
 
     # The watchdog.
 

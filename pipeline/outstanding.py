@@ -1,7 +1,7 @@
 """The groups and tasks that stand behind the ledger's indexes and ids."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..envs.base import Task
 from .rollout.episode import Rollout
@@ -31,10 +31,14 @@ class Outstanding:
         """Keep the trajectories of these members for a batch."""
         self.ready[index] = self._groups[index].collect(members)
 
-    def put_back(self, group: TrajectoryGroup) -> None:
-        """Take a group that was ready before a restart."""
-        self.start(group.task, group.index, None)
-        self.ready[group.index] = group
+    def put_back(
+        self, ready: Iterable[TrajectoryGroup], again: Iterable[tuple[Task, int]]
+    ) -> None:
+        """Take the groups that were ready before a restart, and the tasks to give out again."""
+        for group in ready:
+            self.start(group.task, group.index, None)
+            self.ready[group.index] = group
+        self.again.extend(again)
 
     def take(self, indexes: Sequence[int]) -> list[TrajectoryGroup]:
         """Give up groups that are ready, for a batch."""

@@ -4,14 +4,18 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import trio
 
 from headrace.pipeline.cli import main, run
+from headrace.pipeline.commands import train
 from headrace.pipeline.commands.messages import explain
 from headrace.pipeline.errors import StageFailed, stage
+from headrace.pipeline.observe.run_directory import RunDirectory
+from headrace.pipeline.recipes import load_recipe
 
 ROOT = Path(__file__).parent.parent
 
@@ -198,3 +202,14 @@ def test_a_command_without_a_name_says_what_it_needs(command, capsys):
 def test_a_policy_that_is_nowhere_is_a_users_mistake(capsys):
     assert run(["train", "calculator", "--policy"]) == 2
     assert "--policy needs" in capsys.readouterr().err
+
+
+def test_paths_that_resume_is_given_hold_in_any_directory(tmp_path, monkeypatch):
+    RunDirectory.create(tmp_path / "run").write_config(asdict(load_recipe("guess_number")))
+    (tmp_path / "moved.jsonl").write_text('{"id": 1, "secret": 3}\n')
+    found = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train, "assemble", found.append)
+    monkeypatch.setattr(train, "_run", lambda *_, **__: 0)
+    assert run(["resume", "run", "--prompts.path", "moved.jsonl"]) == 0
+    assert [recipe.prompts.path for recipe in found] == [str(tmp_path / "moved.jsonl")]

@@ -98,12 +98,15 @@ def outcome(folder: Path) -> tuple:
 
 
 @pytest.mark.parametrize("killed_after", [1, 3, 5])
-def test_law_17_a_run_that_was_killed_ends_as_one_that_was_not(album, tmp_path, killed_after):
+def test_law_17_a_run_that_was_killed_ends_as_one_that_was_not(
+    album, tmp_path, capsys, killed_after
+):
     where = tmp_path / "run"
     shutil.copytree(album / str(killed_after), where)
     (where / ".policy-x" / "policy").mkdir(parents=True)  # of a kill while it was saved
     (where / "checkpoints" / "9.orbax-checkpoint-tmp").mkdir(parents=True, exist_ok=True)
     assert run(["resume", str(where)]) == 0
+    assert ("the run begins again" in capsys.readouterr().out) == (killed_after == 1)
     assert not list(where.glob(".policy-*"))
     assert outcome(where) == outcome(album / "whole")
     checkpoint = killed_after // 2 * 2

@@ -28,7 +28,7 @@ from ..supervise import end_without_threads
 from ..tables import from_table, read_toml
 from ..train_offline import OfflineJob
 from .flags import take_out
-from .messages import explain, finish
+from .messages import BEGINS_AGAIN, explain, finish
 
 _COLUMNS = {
     "sft": (("loss", "loss", 6), ("entropy", "entropy", 6)),
@@ -89,7 +89,7 @@ def _run(
     saved: Saved | None = None,
 ) -> int:
     """Run a job in a directory that is held; None: in a new one."""
-    config = recipe.run
+    config, goes_on = recipe.run, directory is not None
     columns = (*_COLUMNS[command_of(recipe)], *_ALWAYS)
     with ExitStack() as stack:
         if directory is None:
@@ -99,6 +99,8 @@ def _run(
         view = stack.enter_context(
             open_view(config.name, parts.steps, stream=sys.stdout, kind="plain", columns=columns)
         )
+        if goes_on and saved is None:
+            view.note(BEGINS_AGAIN)
         if saved is not None:
             hint = "; --run.steps takes more" if saved.progress.updates == parts.steps else ""
             view.note(f"going on after update {saved.progress.updates} of {parts.steps}{hint}")

@@ -22,7 +22,7 @@ from ..saved_run import SavedRun
 from ..supervise import end_without_threads
 from ..train import Job
 from .flags import take_out
-from .messages import explain, finish
+from .messages import BEGINS_AGAIN, explain, finish
 
 
 def train(name_or_file: str, flags: Sequence[str], began_seconds: float) -> int:
@@ -82,7 +82,7 @@ def _run(
     saved: SavedRun | None = None,
 ) -> int:
     """Run a job in a directory that is held; None: in a new one."""
-    config = recipe.run
+    config, goes_on = recipe.run, directory is not None
     with ExitStack() as stack:
         if directory is None:
             directory = RunDirectory.create_for(config.dir, config.name)
@@ -91,6 +91,8 @@ def _run(
         view = stack.enter_context(
             open_view(config.name, config.steps, stream=sys.stdout, kind=config.view)
         )
+        if goes_on and saved is None:
+            view.note(BEGINS_AGAIN)
         if saved is not None:
             more = saved.updates == config.steps and recipe.learner.decay_share == 0
             hint = "; --run.steps takes more" if more else ""
@@ -120,12 +122,12 @@ def _parse_recipe(name_or_file: str, overrides: Sequence[str]) -> Recipe:
     policy, flags = take_out("--policy", overrides, what)
     algorithm, flags = take_out("--algorithm", flags, "a method such as grpo, gspo or ppo")
     recipe = load_recipe(name_or_file, policy=policy, algorithm=algorithm)
-    return _with_absolute_paths(_parse(recipe, flags, f"headrace train {name_or_file}"))
+    return _parse(recipe, flags, f"headrace train {name_or_file}")
 
 
 def _parse(recipe: Recipe, flags: Sequence[str], program: str) -> Recipe:
     try:
-        return tyro.cli(Recipe, default=recipe, args=flags, prog=program)
+        return _with_absolute_paths(tyro.cli(Recipe, default=recipe, args=flags, prog=program))
     except ValueError as error:  # from the environments, which know no ConfigError
         raise ConfigError(str(error)) from error
 

@@ -77,7 +77,7 @@ class Cancelled:
 class Resumed:
     """A saved ledger goes on after a restart.
 
-    The sampler has the weights of `version`, the one committed last; in lockstep also those
+    The sampler has the weights of `version`, which is `resumed_version`; in lockstep also those
     of each publish from `oldest_needed` on. Nothing of a running group was saved.
     """
 

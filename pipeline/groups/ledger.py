@@ -52,6 +52,7 @@ from .state import (
     may_admit,
     oldest_needed,
     publish_due,
+    resumed_version,
     sampled_version,
 )
 
@@ -89,6 +90,7 @@ __all__ = [
     "may_admit",
     "oldest_needed",
     "publish_due",
+    "resumed_version",
     "sampled_version",
 ]
 
@@ -257,11 +259,11 @@ def _publish(ledger: Ledger, version: int) -> Ledger:
 
 def _resume(ledger: Ledger, version: int) -> tuple[Ledger, Decisions]:
     """Restart what was running; all its members begin again, under the version now in use."""
-    if ledger.ended or ledger.in_batch or version != ledger.committed:
+    wanted = resumed_version(ledger)
+    if ledger.ended or ledger.in_batch or version != wanted:
         raise ValueError(
-            f"a run resumes with no batch under way and its last committed version, "
-            f"{ledger.committed}; got version {version}, {len(ledger.in_batch)} batches formed "
-            f"and not committed, ended: {ledger.ended}"
+            f"a run resumes with no batch under way and version {wanted}; got version {version}, "
+            f"{len(ledger.in_batch)} batches formed and not committed, ended: {ledger.ended}"
         )
     ledger = ledger._replace(published=version, learner_waits=False)
     running = ledger.running

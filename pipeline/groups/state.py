@@ -179,15 +179,25 @@ def sampled_version(ledger: Ledger, index: int) -> int | None:
 
 
 def oldest_needed(ledger: Ledger) -> int:
-    """Return the oldest version that a running or a future group needs.
+    """Return the oldest version that a running or a future group needs, or else the published one.
 
-    Weights of older versions may be released. In lockstep it may be a version that isn't
-    published yet; in the bounded schedule it is the published one.
+    Weights of older versions may be released. In the bounded schedule it is the published one.
     """
     first = ledger.running.first
     # The needed version grows with the index, so the first of those to come needs the oldest.
     version = sampled_version(ledger, ledger.admitted if first is None else first.index)
-    return ledger.published if version is None else version
+    return ledger.published if version is None else min(version, ledger.published)
+
+
+def resumed_version(ledger: Ledger) -> int:
+    """Return the version that is published after a restart.
+
+    In lockstep the one that was, or should have been, so that a restart changes nothing; in the
+    bounded schedule the newest.
+    """
+    if ledger.schedule.deterministic:
+        return publish_due(ledger) or ledger.published
+    return ledger.committed
 
 
 def is_stuck(ledger: Ledger) -> bool:

@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import dataclass, replace
+from functools import partial
 
 import trio
 
@@ -44,6 +45,7 @@ class Relay:
         self.hook = hook
         self.kept = None
         self.updates = []
+        self.published = {}  # after each update
         self.runs = []
         self.evaluate_every = 0
         self.evaluated = []  # versions
@@ -96,7 +98,7 @@ class Relay:
             steps=self.steps,
             evaluate_every=self.evaluate_every,
         )
-        run.on_update = self.updates.append
+        run.on_update = partial(self.on_update, run)
         if self.kept is not None:
             run.policy.version = -1  # it has no weights yet
             run.stages.tasks.given = self.kept.given
@@ -122,6 +124,10 @@ class Relay:
             await trio.sleep(500.0)
 
         return run.replace(saves=Saves(self.every, save), evaluate=evaluate)
+
+    def on_update(self, run, update):
+        self.updates.append(update)
+        self.published[update.batch] = run.controller.ledger.published
 
     async def at_env(self, call, task, step):
         await trio.sleep(self.rng.choice([0.0, 0.5, 1.0, self.rng.paretovariate(1.2)]))

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.pipeline.groups.schedule import Schedule
@@ -19,6 +19,7 @@ CUTS = st.lists(
     max_size=4,
 )
 SEEDS = st.integers(0, 2**32)
+LOCKSTEPS = [lockstep(eta, every) for eta in range(3) for every in range(1, eta + 2)]
 ENDLESS = replace(
     ROLLOUT, env_deadline_seconds=1e6, close_deadline_seconds=1e6, sample_deadline_seconds=1e6
 )
@@ -40,9 +41,9 @@ async def some_fail(rng, call, task):
 
 
 @settings(max_examples=30)
-@given(seed=SEEDS, eta=st.integers(0, 2), saved_every=st.integers(1, 3), cuts=CUTS)
-def test_law_17_lockstep_trains_the_same_whatever_kills_it(seed, eta, saved_every, cuts):
-    schedule = lockstep(eta, min(2, eta + 1))
+@given(seed=SEEDS, schedule=st.sampled_from(LOCKSTEPS), saved_every=st.integers(1, 3), cuts=CUTS)
+@example(seed=1, schedule=LOCKSTEPS[-1], saved_every=1, cuts=[(40.0, "stop")])  # v = 1, p = 0
+def test_law_17_lockstep_trains_the_same_whatever_kills_it(seed, schedule, saved_every, cuts):
 
     def relay(cuts):
         return Relay(
@@ -52,6 +53,7 @@ def test_law_17_lockstep_trains_the_same_whatever_kills_it(seed, eta, saved_ever
     whole, killed = relay([]), relay(cuts)
     expected = transcript(*whole.runs, updates=whole.updates)
     assert transcript(*killed.runs, updates=killed.updates) == expected
+    assert killed.published == whole.published
     assert [line[2] for line in expected] == ["0", "1", "2", "4", "5", "7", "8", "9"]
     assert whole.runs[-1].counts.consumed == killed.runs[-1].counts.consumed
 
@@ -116,7 +118,8 @@ def test_nothing_is_sampled_before_the_weights_are_back(how, order):
     run = relay.runs[1]
     held, committed = run.saved.held, run.saved.ledger.committed
     assert committed > 3
-    assert run.policy.versions[1:][: len(held) + 1] == [*held, committed]
+    published = run.saved.ledger.published
+    assert run.policy.versions[1:][: len(held) + 1] == sorted({*held, published})
     assert not run.policy.wrong_versions
 
 
@@ -167,10 +170,11 @@ def test_counts_and_budgets_go_on(order):
     saved = relay.make_run().saved
     dropped = saved.ledger.dropped["env_error"]
     assert saved.ledger.committed == 2
-    assert saved.ended["failures"]["env_error"] == failed >= dropped > 10
+    counted = saved.ended["failures"]["env_error"]
+    assert failed >= counted >= dropped > 10  # more may fail while a checkpoint is written
     assert 10 < saved.budgets[0] <= dropped
     relay.one_process(30.0, "stop")
-    assert relay.runs[-1].controller.flight.failures["env_error"] > failed
+    assert relay.runs[-1].controller.flight.failures["env_error"] > counted
     more = relay.runs[-1].counts.dropped["env_error"]
     assert more > dropped
     in_a_row = relay.runs[-1].controller._budgets.state[0]

@@ -99,7 +99,7 @@ class Reference:
         if not self.schedule.deterministic:
             return self.published
         indexes = [*self.at("running"), len(self.groups)]  # versions grow with the index
-        return min(self.pinned(index) or 0 for index in indexes)
+        return min(self.published, *(self.pinned(index) or 0 for index in indexes))
 
     def lags(self) -> list[int]:
         lags = [
@@ -160,7 +160,9 @@ class Reference:
         return drops if self.schedule.deterministic else [*drops, *self.reissue([index])]
 
     def resume(self) -> list[Decision]:
-        self.published, self.requested = self.committed, False
+        lockstep = self.schedule.deterministic
+        self.published = (self.due() or self.published) if lockstep else self.committed
+        self.requested = False
         for index in self.at("running"):
             group, pinned = self.groups[index], self.pinned(index)
             group.start_version = self.published if pinned is None else pinned

@@ -133,7 +133,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def resume(self, pick: int) -> None:
         if pick < 20:  # not often, or few groups get old
             self.ledger = written_and_read(self.ledger)
-            self.tell(Resumed(self.model.committed), self.model.resume())
+            decisions = self.model.resume()
+            self.tell(Resumed(self.model.published), decisions)
 
     @precondition(lambda self: len(self.model.groups) > 12)
     @rule(pick=PICK)

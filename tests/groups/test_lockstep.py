@@ -113,7 +113,7 @@ def test_weights_are_needed_until_the_last_group_that_they_sample_has_ended() ->
     ledger, _ = feed(ledger, done(2), done(3, 1))
     assert oldest_needed(ledger) == 0  # group 1 still runs
     ledger, _ = feed(ledger, done(1))
-    assert oldest_needed(ledger) == 2  # group 4 is the next, and of version 2
+    assert oldest_needed(ledger) == 1  # group 4 is the next, and of version 2 that is to come
     bounded, _ = feed(Ledger(Schedule(1)), Admitted("a"), done(0), BatchRequested(), Committed(0))
     assert (oldest_needed(bounded), sampled_version(bounded, 0)) == (0, None)
     assert oldest_needed(feed(bounded, Published(1))[0]) == 1

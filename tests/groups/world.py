@@ -31,6 +31,7 @@ from headrace.pipeline.groups.ledger import (
     Schedule,
     advance,
     may_admit,
+    resumed_version,
     sampled_version,
 )
 from tests.groups.driving import written_and_read
@@ -226,10 +227,10 @@ class World:
     def resume(self, pick: int) -> None:
         """The run is killed, and goes on from what was saved."""
         if pick < 24 and self.committed == len(self.batches):
-            self.published, self.publishing = self.committed, None
+            self.published, self.publishing = resumed_version(self.ledger), None
             restarted = self.running()
             self.ledger = written_and_read(self.ledger)
-            self.tell(Resumed(self.committed))
+            self.tell(Resumed(self.published))
             assert restarted == self.running()
             assert not any(self.versions[index] for index in restarted)
 
