@@ -17,7 +17,6 @@ from ...envs.messages import Message, ToolCall
 from ..types import StopReason, Trajectory, TrajectoryGroup, Turn
 from .events import MemberDone
 from .members import ENDED, MemberRule, Members
-from .numbered import Numbered
 from .schedule import Schedule
 from .state import Group, Ledger
 
@@ -110,31 +109,20 @@ def ledger_table(ledger: Ledger) -> dict[str, Any]:
 def ledger_from(table: Mapping[str, Any], schedule: Schedule, rule: MemberRule) -> Ledger:
     """Make the ledger again, to be told of `Resumed`."""
     ledger = Ledger(schedule, rule, **table["counts"])
-    running = [_group(group, rule.start) for group in table["running"]]
-    numbered = _numbered({group.index: group for group in running}, ledger.admitted)
+    running = ledger.running
+    for fields in table["running"]:
+        group = _group(fields, rule.start)
+        running = running.add(group.index, group)
     ready = []
-    for group, done, lost in table["ready"]:
+    for fields, done, lost in table["ready"]:
         ended = tuple(MemberDone(*event) for event in done)
-        ready.append(_group(group, Members((ENDED,) * rule.size, ended, lost)))
-    return ledger.with_groups(ledger.admitted, numbered, tuple(ready))
+        ready.append(_group(fields, Members((ENDED,) * rule.size, ended, lost)))
+    return ledger.with_groups(ledger.admitted, running, tuple(ready))
 
 
 def _group(fields: Sequence[Any], members: Members) -> Group:
     version, index, task_id, attempt = fields
     return Group(version, index, task_id, attempt, members)
-
-
-def _numbered(groups: Mapping[int, Group], end: int) -> Numbered[Group]:
-    """Give each group its number; the next one to be added has the number `end`."""
-    numbered: Numbered[Group] = Numbered()
-    if groups:
-        numbers, place_holder = range(min(groups), end), next(iter(groups.values()))
-        for number in numbers:
-            numbered = numbered.add(number, groups.get(number, place_holder))
-        for number in numbers:
-            if number not in groups:
-                numbered = numbered.remove(number)
-    return numbered
 
 
 # Groups that are ready ---------------------------------------------------------------------

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from headrace.pipeline.groups.numbered import Numbered
 
 changes = st.lists(
-    st.tuples(st.sampled_from(["add", "replace", "remove"]), st.integers(0, 399)), max_size=40
+    st.tuples(st.sampled_from(["add", "skip", "replace", "remove"]), st.integers(0, 399)),
+    max_size=40,
 )
 
 
@@ -28,6 +29,8 @@ def test_it_equals_a_dictionary(
         if change == "add":
             numbered, model[following] = numbered.add(following, f"{pick}"), f"{pick}"
             following += 1
+        elif change == "skip":
+            following += pick  # the next one to be added comes after a gap
         elif change == "replace" and found:
             numbered, model[pick] = numbered.replace(pick, "new"), "new"
         elif change == "remove" and found:

@@ -22,7 +22,7 @@ from tests.rollout.test_episode import RENDERER, Script, turn
 
 IDENTITY = EpisodeIdentity(key=(1, 2), env_seed=3)
 CONFIG = RolloutConfig(max_tokens=64)
-STOP_AFTER = 5.0
+WORK = ["environment reset", "sample", "environment step"]
 HOLDS = ["nursery open", "nursery reset", "scope open", "scope reset"]
 
 
@@ -116,15 +116,18 @@ MANNERS = {
     "fails when cancelled": fails_when_cancelled,
     "fails in a nursery when cancelled": fails_in_a_nursery_when_cancelled,
     "swallows": swallows,
+    "is slow": lambda: trio.sleep(1.0),
     "is late": is_late,
 }
 
 
-def outcome_of(holds, manners, *, stops=False, renderer=RENDERER):
-    """Say in words how an episode ends, whose calls behave so."""
+def outcome_of(holds, manners, *, stop_after=None, renderer=RENDERER, deadlines=None):
+    """Say in words how an episode ends, whose calls behave so, and when."""
     books, said = Books(), []
 
     async def hook(call, task, step):
+        if deadlines is not None:
+            deadlines[call] = trio.current_effective_deadline() - trio.current_time()
         await MANNERS[manners.get(call, "well")]()
 
     def make():
@@ -155,8 +158,8 @@ def outcome_of(holds, manners, *, stops=False, renderer=RENDERER):
         episode = Episode(rollout, Task("t", {"text": "12"}), IDENTITY)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run, episode)
-            if stops:
-                await trio.sleep(STOP_AFTER)
+            if stop_after is not None:
+                await trio.sleep(stop_after)
                 episode.stop("over_age")
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -176,11 +179,11 @@ def flat(error):
         {"close": st.sampled_from(sorted({*MANNERS} - {"swallows"}))},
         optional={call: st.sampled_from(sorted(MANNERS)) for call in ("reset", "sample", "step")},
     ),
-    stops=st.booleans(),
+    stop_after=st.sampled_from([None, 5.0]),
 )
-def test_what_an_environment_holds_changes_no_outcome(holds, manners, stops):
-    plain = outcome_of("nothing", manners, stops=stops)
-    assert outcome_of(holds, manners, stops=stops) == plain
+def test_what_an_environment_holds_changes_no_outcome(holds, manners, stop_after):
+    plain = outcome_of("nothing", manners, stop_after=stop_after)
+    assert outcome_of(holds, manners, stop_after=stop_after) == plain
 
 
 @pytest.mark.parametrize("holds", ["nothing", *HOLDS])
@@ -212,3 +215,25 @@ def test_an_error_of_the_renderer_is_nobodys_outcome(holds):
     renderer = Broken.__new__(Broken)
     renderer.__dict__.update(RENDERER.__dict__)
     assert outcome_of(holds, {}, renderer=renderer) == ("ZeroDivisionError",)
+
+
+@pytest.mark.parametrize("holds", ["nothing", *HOLDS])
+def test_stopped_at_any_time_it_is_closed_in_order(holds):
+    slow = dict.fromkeys(["open", "reset", "sample", "step", "close"], "is slow")
+    for half_seconds in range(14):
+        stopped = half_seconds / 2 + 0.25
+        how, when = outcome_of(holds, slow, stop_after=stopped)
+        if stopped < 6.0:  # what is just being opened is opened first
+            assert how in [f"cancelled: {call}: over_age" for call in WORK]
+            assert when == max(stopped, 1.0) + 1.0
+        else:
+            assert (how, when) == ("well", 7.0)
+
+
+@pytest.mark.parametrize("holds", ["nothing", *HOLDS])
+def test_each_call_sees_its_own_deadline(holds):
+    """As calls in worker threads do, to hand it on."""
+    deadlines = {}
+    slow = dict.fromkeys(["open", "reset", "sample", "step"], "is slow")
+    assert outcome_of(holds, slow, deadlines=deadlines) == ("well", 6.0)
+    assert deadlines == {"open": 60.0, "reset": 60.0, "step": 60.0, "close": 10.0}

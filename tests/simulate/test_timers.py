@@ -68,6 +68,32 @@ def test_a_cancelled_sleeper_is_forgotten_and_moves_no_time():
     assert run_virtually(main, seed=0) == 2.0
 
 
+@given(
+    sleeps=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9).map(lambda at: at + 0.5))),
+)
+def test_cancelled_sleepers_among_others_wake_nobody_and_are_forgotten(sleeps):
+    """Each sleeps for so long, and is cancelled at a time at which nobody wakes."""
+    woken, expected = [], [seconds for seconds, cancelled in sleeps if seconds < cancelled]
+
+    async def sleeper(timers, seconds, cancelled):
+        with trio.CancelScope(deadline=cancelled):
+            await timers.sleep(seconds)
+            assert timers.now == seconds
+            woken.append(seconds)
+
+    async def main(timers):
+        async with trio.open_nursery() as nursery:
+            for seconds, cancelled in sleeps:
+                nursery.start_soon(sleeper, timers, seconds, cancelled)
+        await timers.sleep(100.0)  # past all of them
+        return timers
+
+    timers = run_virtually(main, seed=0)
+    assert woken == sorted(expected)
+    assert not timers._due
+    assert not timers._cancelled
+
+
 def test_a_sleep_of_no_time_lets_a_cancellation_in():
     async def main(timers):
         with trio.CancelScope() as scope:
