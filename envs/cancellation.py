@@ -4,6 +4,8 @@ import math
 
 import trio
 
+STRAY = "cancelled by a scope or nursery that has ended since"
+
 
 def without_cancellation(error: BaseException) -> BaseException | None:
     """Return an error without the cancellations in it, of which a group may hold some.

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from ..base import RewardFailed, innermost
-from ..cancellation import without_cancellation
+from ..cancellation import STRAY, without_cancellation
 from ..places import Places, places_of_run
 from ..process_calls import CallTooSlow, ProcessFunction
 from ..worker_process import WorkerProcessError
@@ -156,7 +156,7 @@ class _Call:
                 raise
             await trio.lowlevel.checkpoint_if_cancelled()  # an answer to the run's own end
             if cause is None:
-                return self.failed("cancelled by a scope or nursery that has ended since")
+                return self.failed(STRAY)
             # Not str(error), which may raise.
             return self.failed(traceback.format_exception_only(innermost(cause))[-1].strip())
 

@@ -6,7 +6,7 @@ from types import TracebackType
 import trio
 
 from ...envs.base import RewardFailed
-from ...envs.cancellation import is_stray, without_cancellation
+from ...envs.cancellation import STRAY, is_stray, without_cancellation
 from ..errors import describe, innermost
 from ..types import FailureKind
 
@@ -39,9 +39,6 @@ class Boundary:
       until: when the last one ended that has returned.
       deadline_seconds: how long it may take.
     """
-
-    __slots__ = ("_clock", "_deadline", "_error_kind", "_scope", "_stopped", "_timeout_kind",
-                 "deadline_seconds", "since", "until", "what")  # fmt: skip
 
     def __init__(
         self, what: str, kinds: tuple[FailureKind, FailureKind], deadline_seconds: float
@@ -143,8 +140,7 @@ class Boundary:
 
     def stray(self) -> Fault:
         """Return the fault of a call that let a cancellation escape from its scope."""
-        text = f"{self.what}: cancelled by a scope or nursery that has ended since"
-        return Fault(self._error_kind, text)
+        return Fault(self._error_kind, f"{self.what}: {STRAY}")
 
     def _failed(self, error: BaseException) -> Fault:
         if self._scope.cancel_called:  # which the call answered with the error

@@ -95,9 +95,6 @@ class Episode:
     a one opens in the very moment of its deadline, it is closed in a scope that is cancelled.
     """
 
-    __slots__ = ("_began", "_config", "_identity", "_now", "_record", "_rollout", "_stopped",
-                 "_task", "_working")  # fmt: skip
-
     def __init__(self, rollout: Rollout, task: Task, identity: EpisodeIdentity):
         self._rollout = rollout
         self._config = rollout.config

@@ -118,9 +118,6 @@ class Flight:
 class Group:
     """One admitted group: await `run_member` once for each member."""
 
-    __slots__ = ("_comparison", "_rollout", "_running", "_stopped", "_trajectories", "_version",
-                 "index", "task")  # fmt: skip
-
     def __init__(self, rollout: Rollout, task: Task, index: int, version: int | None):
         """Args:
         index: the admission index.

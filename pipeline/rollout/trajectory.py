@@ -40,8 +40,6 @@ class TrajectoryBuilder:
       array([7, 8], dtype=int32)
     """
 
-    __slots__ = ("_earlier", "_info", "_messages", "_reward", "_sample")
-
     def __init__(self, prompt: Sequence[int]):
         self._sample = _Sample(prompt)
         self._earlier: list[_Sample] = []
@@ -110,8 +108,6 @@ class _Sample:
     """The tokens of one sample. Append-only."""
 
     # Arrays of 4-byte numbers, which NumPy copies as a whole: each turn asks for all ids so far.
-
-    __slots__ = ("experts", "log_kept_mass", "logprobs", "tokens", "turns", "versions")
 
     def __init__(self, prompt: Sequence[int]):
         self.tokens = array("i", prompt)
