@@ -1,21 +1,16 @@
 """The record beside the arrays in a checkpoint of `headrace train`, and what it binds a run to."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..envs.base import Task
 from .config import Recipe
-from .controller_state import ControllerState, member_rule, state_from
+from .controller_state import member_rule
 from .errors import ConfigError, describe
 from .groups.saved import ledger_from
 from .groups.state import Ledger
 from .kept_settings import check_data, check_kept, check_steps
 from .offline.sources import sha256_of
-from .prompts import TaskStream
 from .tables import from_table
 
 # What may change between two processes of a run: nothing that is learnt depends on it, beyond
@@ -127,29 +122,3 @@ class SavedRun:
                 "policy.path or distillation.teacher holds other weights than when this run "
                 "began; put the old ones back, or start a new run from this one's policy"
             )
-
-    def restore_tasks(self, tasks: TaskStream) -> None:
-        """Let tasks go on where they were.
-
-        Raises:
-          ConfigError: where they are others.
-        """
-        tasks.restore(self.position)
-
-    def state(
-        self, recipe: Recipe, content: NDArray[np.uint8], find: Callable[[str], Task]
-    ) -> ControllerState:
-        """Make the controller's state again.
-
-        Args:
-          recipe: with what has changed since.
-          content: the bytes of its arrays.
-          find: gives the task of an id.
-        """
-        return state_from(
-            self.controller,
-            content,
-            schedule=recipe.schedule,
-            rollout=recipe.rollout,
-            find=find,
-        )

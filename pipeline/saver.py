@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .assemble import Parts
 from .checkpoint import Checkpoints
 from .config import Recipe
-from .controller_state import ControllerState
+from .controller_state import ControllerState, state_from
 from .learner.service import Learner
 from .learner.state import Params, described
 from .observe.run_directory import CHECKPOINTS_FOLDER, RunDirectory
@@ -61,8 +61,13 @@ class Saver:
                 "tasks_sha256": saved.tasks_sha256,  # which has been compared
                 "fixed_sha256": saved.fixed_sha256,
             }
-            ready = self._restore(saved, learner, convert)
-            return saved.state(self._recipe, ready, self._tasks.find)
+            return state_from(
+                saved.controller,
+                self._restore(saved, learner, convert),
+                schedule=self._recipe.schedule,
+                rollout=self._recipe.rollout,
+                find=self._tasks.find,
+            )
         if self._recipe.checkpoint.every:
             path = self._recipe.prompts.path
             self._hashes = {

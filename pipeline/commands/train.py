@@ -69,7 +69,7 @@ def go_on(directory: RunDirectory, flags: Sequence[str], began_seconds: float) -
 def _parts_to_go_on(recipe: Recipe, saved: SavedRun | None) -> Parts:
     parts = assemble(recipe)
     if saved is not None:
-        saved.restore_tasks(parts.tasks)
+        parts.tasks.restore(saved.position)
     return parts
 
 

@@ -58,11 +58,6 @@ class Store:
         self._more: list[NDArray[np.uint8]] = []
         self._size = len(self._content)
 
-    @property
-    def size(self) -> int:
-        """How many bytes there are."""
-        return self._size
-
     def put(self, array: NDArray[Any] | None) -> list[Any] | None:
         """Add an array; return where it is, as JSON."""
         if array is None:
