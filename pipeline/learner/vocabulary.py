@@ -98,21 +98,22 @@ def _permuted(of_tokens: jax.Array, order: jax.Array, back: jax.Array) -> jax.Ar
 
     So the backward pass permutes, too, where that of a gather adds up, which is slower.
     """
+    return _in_order(of_tokens, order)
+
+
+def _in_order(of_tokens: jax.Array, order: jax.Array) -> jax.Array:
     places = order.reshape(*order.shape, *[1] * (of_tokens.ndim - 2))
     return jnp.take_along_axis(of_tokens, places, axis=1, mode="promise_in_bounds")
 
 
 def _permuted_forward(
     of_tokens: jax.Array, order: jax.Array, back: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _permuted(of_tokens, order, back), (order, back)
+) -> tuple[jax.Array, jax.Array]:
+    return _in_order(of_tokens, order), back
 
 
-def _permuted_backward(
-    places: tuple[jax.Array, jax.Array], gradient: jax.Array
-) -> tuple[jax.Array, None, None]:
-    order, back = places
-    return _permuted(gradient, back, order), None, None
+def _permuted_backward(back: jax.Array, gradient: jax.Array) -> tuple[jax.Array, None, None]:
+    return _in_order(gradient, back), None, None
 
 
 _permuted.defvjp(_permuted_forward, _permuted_backward)

@@ -63,8 +63,8 @@ def attention(
       queries: [R, T, H, h].
       keys: [R, K, N, h], head-major as in the cache; H is a multiple of K.
       values: [R, K, N, h].
-      mask: bool[R, T, N], true where the query may look; see `within` for windows. Keys and
-        values beyond it must be finite: their shares are 0.
+      mask: bool[R, T, N], true where the query may look; see `within` for windows. Scores beyond
+        it must be small beside `MASKED_SCORE`, which is added, and values finite: shares are 0.
 
     Returns:
       [R, T, H, h].
@@ -96,7 +96,7 @@ def cached_attention(
 
     Both products read the cache in the order in which it lies: hence keys with the positions
     last, in blocks, so that no product has more columns than XLA's CPU code takes without packing
-    them first. What stands beyond a row's position must be finite; it is multiplied by 0.
+    them first. What stands beyond a row's position is hidden as by the mask of `attention`.
 
     Args:
       queries: [S, H, h].

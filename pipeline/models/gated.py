@@ -17,13 +17,17 @@ ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def gated(activation: Activation, gate: jax.Array, up: jax.Array) -> jax.Array:
     """Multiply `up` by the activated gate; the backward pass keeps these two, and no more."""
+    return _product(activation, gate, up)
+
+
+def _product(activation: Activation, gate: jax.Array, up: jax.Array) -> jax.Array:
     return ACTIVATIONS[activation](gate) * up
 
 
 def _forward(
     activation: Activation, gate: jax.Array, up: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return gated(activation, gate, up), (gate, up)
+    return _product(activation, gate, up), (gate, up)
 
 
 def _backward(

@@ -72,19 +72,23 @@ def summed_in_float32(x: jax.Array, matrix: jax.Array) -> jax.Array:
     Returns:
       f32[..., f].
     """
+    return _product(x, matrix)
+
+
+def _product(x: jax.Array, matrix: jax.Array) -> jax.Array:
     return jnp.matmul(x, matrix, preferred_element_type=jnp.float32)
 
 
 def _forward(x: Any, matrix: Any) -> tuple[jax.Array, Any]:
     # A frozen matrix needs no gradient, and so no `x` of every layer waits for one.
     kept_x = x.value if matrix.perturbed else None
-    return summed_in_float32(x.value, matrix.value), (kept_x, matrix.value)
+    return _product(x.value, matrix.value), (kept_x, matrix.value)
 
 
 def _backward(operands: Any, gradient: Any) -> tuple[jax.Array, jax.Array | None]:
     x, matrix = operands
     narrow = gradient.astype(matrix.dtype)
-    of_x = summed_in_float32(narrow, matrix.T).astype(matrix.dtype)
+    of_x = _product(narrow, matrix.T).astype(matrix.dtype)
     if x is None:
         return of_x, None
     # Over all axes at once: over one, XLA's CPU code widens the operands here, too.

@@ -1,8 +1,9 @@
 """The cache on the device: pages of keys and values per layer, and of token ids.
 
 A page holds some positions of one text. Page 0 is a bin: whatever is masked is written there.
-What a query must not see, in the bin or left behind by a page's former user, is multiplied by 0;
-so only finite numbers are ever written, also by weights that are broken.
+What a query must not see, in the bin or left behind by a page's former user, has a score that a
+mask makes lowest, and is multiplied by 0; so no number is ever written that is too large for
+that, also by weights that are broken.
 """
 
 import math
@@ -18,6 +19,7 @@ from ..models.model import AttentionShape
 from ..models.quantize import activations_dtype
 from .pages import BIN
 
+LARGEST = 1e15  # no key of use is nearly as large, and no score of one reaches a masked one
 ROWS_AT_ONCE = 8  # of which windows are copied: few kernels on a GPU, little to do for one row
 KEY_BLOCK = 64  # positions of a view's keys that lie together; fewer where a window needs it
 
@@ -87,14 +89,14 @@ def write(cache: LayerCache, new: LayerCache, where: Cells) -> LayerCache:
 
     def put(pages: jax.Array, some: jax.Array) -> jax.Array:
         at = pages.at[:, where.pages, where.offsets]
-        return at.set(finite(some.astype(pages.dtype)), mode="promise_in_bounds")
+        return at.set(bounded(some.astype(pages.dtype)), mode="promise_in_bounds")
 
     return LayerCache(put(cache.keys, new.keys), put(cache.values, new.values))
 
 
-def finite(x: jax.Array) -> jax.Array:
-    """The same numbers, with 0 for NaN and the infinities."""
-    return jnp.where(jnp.isfinite(x), x, jnp.zeros((), x.dtype))
+def bounded(x: jax.Array) -> jax.Array:
+    """The same numbers, with 0 for NaN and what isn't below `LARGEST`."""
+    return jnp.where(jnp.abs(x) < LARGEST, x, jnp.zeros((), x.dtype))
 
 
 def gather(cache: LayerCache, tables: jax.Array) -> LayerCache:
@@ -174,8 +176,8 @@ def append(seen: LayerCache, new: LayerCache, positions: jax.Array) -> LayerCach
     """
     row = jnp.arange(positions.shape[0])
     block, offset = _place_in_blocks(seen, positions)
-    new_keys = finite(new.keys.astype(seen.keys.dtype)).swapaxes(0, 1)
-    new_values = finite(new.values.astype(seen.values.dtype))
+    new_keys = bounded(new.keys.astype(seen.keys.dtype)).swapaxes(0, 1)
+    new_values = bounded(new.values.astype(seen.values.dtype))
     keys = seen.keys.at[:, row, block, :, offset].set(new_keys, mode="drop")
     values = seen.values.at[:, row, positions].set(new_values, mode="drop")
     return LayerCache(keys, values)

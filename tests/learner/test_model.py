@@ -13,6 +13,8 @@ from jax.sharding import PartitionSpec as P
 from headrace.pipeline.algorithms.losses import AlgorithmConfig, policy_loss
 from headrace.pipeline.learner import Anchors, batch_logprobs, init_state, train_step
 from headrace.pipeline.learner.optimizer import LearnerConfig, make_optimizer
+from headrace.pipeline.learner.tiles import TileSize
+from headrace.pipeline.learner.vocabulary import score_targets
 from headrace.pipeline.models import packed
 from headrace.pipeline.models.config import ModelConfig
 from headrace.pipeline.models.decoder import forward
@@ -112,3 +114,30 @@ def test_law_12_split_order_and_mesh_change_no_gradient(gradient, used, order, d
     batch = type(batch)(*arrays, microbatches=batch.microbatches)
     for found, expected in zip(gradient(batch, devices), gradient(toy_batch()), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_hessian_times_vector_is_that_of_plain_code():
+    """By forward over reverse: the backward passes that are written out can be differentiated."""
+    params = init(CONFIG, VOCAB, jax.random.key(0))
+    tokens = jax.random.randint(jax.random.key(1), (2, 12), 0, VOCAB, jnp.int32)
+    at = jnp.broadcast_to(jnp.arange(12, dtype=jnp.int32), tokens.shape)
+    counted = at % 4 > 1
+
+    def in_tiles(hidden, head):
+        return score_targets(hidden, head, tokens, counted=counted, tile=TileSize(4, 16)).logprobs
+
+    def plain(hidden, head):
+        logprobs = jax.nn.log_softmax(hidden @ head.T)
+        return jnp.take_along_axis(logprobs, tokens[..., None], axis=-1)[..., 0]
+
+    def times_vector(score):
+        def loss(params):
+            hidden, head = FORWARD(params, tokens, at, jnp.ones_like(at))
+            return jnp.where(counted, score(hidden, head), 0.0).sum()
+
+        along = jax.tree.map(jnp.cos, params)
+        return quick_jit(lambda: jax.jvp(jax.grad(loss), (params,), (along,))[1])()
+
+    found, expected = (jax.tree.leaves(times_vector(score)) for score in (in_tiles, plain))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3 * np.abs(other).max())

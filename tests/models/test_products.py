@@ -46,3 +46,16 @@ def test_no_operand_is_kept_for_the_gradient_of_a_frozen_matrix():
     _, of_x = jax.vjp(lambda x: summed_in_float32(x, matrix), x)
     assert {leaf.shape for leaf in jax.tree.leaves(both)} == {x.shape, matrix.shape}
     assert {leaf.shape for leaf in jax.tree.leaves(of_x)} == {matrix.shape}
+
+
+def test_the_gradient_can_be_differentiated_forward():
+    x = jnp.linspace(-1.0, 1.0, 6).reshape(3, 2).astype(NARROW)
+    matrix = jnp.linspace(-1.0, 1.0, 10).reshape(2, 5).astype(NARROW)
+
+    def slopes(run, x):
+        return jax.grad(lambda x: jnp.sin(run(x, matrix)).sum())(x)
+
+    along = jnp.ones_like(x)
+    _, found = jax.jvp(lambda x: slopes(summed_in_float32, x), (x,), (along,))
+    _, plain = jax.jvp(lambda x: slopes(jnp.matmul, x), (x,), (along,))
+    np.testing.assert_allclose(rounded(found), rounded(plain), atol=0.1)

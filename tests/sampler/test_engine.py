@@ -435,17 +435,22 @@ def test_nothing_compiles_and_nothing_stays_after_300_requests() -> None:
     assert all(one.version == VERSIONS - 1 or not one.pinned for one in idle)
 
 
-def test_weights_that_are_not_numbers_spoil_no_other_version() -> None:
-    """Nor what comes after them: what they wrote is multiplied by 0 where it is masked."""
+@pytest.mark.parametrize(("name", "factor"), [("", np.nan), ("key_norm", 1e33)])
+def test_broken_weights_spoil_no_other_version(name: str, factor: float) -> None:
+    """Nor what comes after them, which must not see the pages that they leave behind."""
+
+    def broken(path: Any, weight: jax.Array) -> jax.Array:
+        return weight * np.float32(factor) if name in jax.tree_util.keystr(path) else weight
+
     engine = make_engine()
     requests = [make_request(seed) for seed in range(6)]
     pinned = [replace(request, version=0) for request in requests]
     alone = run(engine, pinned)
-    engine.publish(jax.tree.map(lambda weight: weight * np.float32(np.nan), sampler_params(1)), 1)
+    engine.publish(jax.tree.map_with_path(broken, sampler_params(1)), 1)
     for answer in run(engine, requests):
         assert (answer.tokens >= 0).all()
         assert (answer.tokens < VOCAB).all()
-        assert np.isnan(answer.logprobs).all()
+        assert not np.isnan(factor) or np.isnan(answer.logprobs).all()
     for left, right in zip(alone, run(engine, pinned), strict=True):
         assert_same(left, right)
     engine.publish(sampler_params(0), 2)
