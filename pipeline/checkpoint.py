@@ -4,18 +4,21 @@ Invariants: a step is there whole or not at all, whenever the process dies; what
 what was saved, bit for bit, on whatever mesh.
 """
 
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from .errors import ConfigError, check
 
 T = TypeVar("T")
 
-_STATE, _RECORD = "state", "record"
+_STATE, _RECORD, _CHECKSUM = "state", "record", "checksum"
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Checkpoints:
         items = {
             _STATE: ocp.args.StandardSave(state),
             _RECORD: ocp.args.JsonSave(dict(record)),
+            _CHECKSUM: ocp.args.JsonSave({"crc32": _checksum(state)}),
         }
         with self._manager() as manager:
             if manager.latest_step() != step:
@@ -106,9 +110,15 @@ class Checkpoints:
           like: its tree, of arrays or their descriptions, which say where each is put.
 
         Raises:
-          ConfigError: where it can't be read, or is another tree.
+          ConfigError: where it can't be read, is another tree, or isn't what was saved.
         """
         found: T = self._read(step, _STATE, ocp.args.StandardRestore(like))
+        saved = self._read(step, _CHECKSUM, ocp.args.JsonRestore())["crc32"]
+        if _checksum(found) != saved:  # Orbax notices most damage, but not in an array's numbers
+            raise ConfigError(
+                f"{self.name(step)} can't be read: its arrays aren't those that were saved; "
+                f"{self.remedy(step)}"
+            )
         return found
 
     def name(self, step: int) -> str:
@@ -141,3 +151,12 @@ class Checkpoints:
             cleanup_tmp_directories=True,  # of a process that was killed while it saved
         )
         return ocp.CheckpointManager(self._folder.absolute(), options=options)
+
+
+def _checksum(state: Any) -> int:
+    """Return the CRC-32 of all arrays' bytes; it takes 0.25 s a gigabyte."""
+    total = 0
+    for leaf in jax.tree.leaves(state):
+        content: Any = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+        total = zlib.crc32(content, total)
+    return total

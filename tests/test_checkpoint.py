@@ -65,6 +65,25 @@ def test_what_cannot_be_read_is_named(tmp_path):
         checkpoints.state(1, {"other": jnp.zeros(3)})
 
 
+def test_what_a_disk_changed_is_not_taken_for_what_was_saved(tmp_path):
+    saved = {"w": np.random.default_rng(0).normal(size=(64, 64))}
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, saved, RECORD)
+    refused = 0
+    for path in [path for path in (tmp_path / "1" / "state").rglob("*") if path.is_file()]:
+        content = path.read_bytes()
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + b"\xa5" + content[middle + 1 :])
+        try:
+            found = checkpoints.state(1, saved)
+        except ConfigError:
+            refused += 1
+        else:
+            chex.assert_trees_all_equal(found, saved)
+        path.write_bytes(content)
+    assert refused > 2
+
+
 @pytest.mark.parametrize("sizes", [{"every": -1}, {"keep": 0}])
 def test_numbers_are_checked(sizes):
     with pytest.raises(ConfigError, match="checkpoint"):
