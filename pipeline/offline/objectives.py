@@ -60,7 +60,9 @@ def sft_objective(
     params: Params, _teacher: None, piece: Piece, counts: Counts, *, forward: Forward
 ) -> tuple[jax.Array, Diagnostics]:
     """Imitate: the mean over the batch's tokens of `-log pi(t)`."""
-    logprobs, entropy = row_logprobs(params, piece.rows, forward=forward, temperature=1.0)
+    logprobs, entropy = row_logprobs(
+        params, piece.rows, forward=forward, temperature=1.0, counted=piece.counted
+    )
     loss = masked_sum(-logprobs, piece.counted) / _at_least_one(counts.tokens)
     return loss, {"entropy": Measured(entropy, piece.counted)}
 
@@ -138,7 +140,9 @@ def preference_objective(
       the higher reward, and `margin`, by how much; for single answers `accuracy`, how often the
       reward is on the label's side of the baseline.
     """
-    logprobs, _ = row_logprobs(params, piece.rows, forward=forward, temperature=1.0)
+    logprobs, _ = row_logprobs(
+        params, piece.rows, forward=forward, temperature=1.0, counted=piece.counted
+    )
     policy = _answers(logprobs, piece, mean=config.by_mean)
     reference = _answers(jax.lax.stop_gradient(piece.ref_logprobs), piece, mean=config.by_mean)
     judge = _single_losses if config.loss == "kto" else _pair_losses
