@@ -197,7 +197,7 @@ def test_other_tasks_are_refused(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "schedule", ["lockstep 0 1", "lockstep 1 1", "lockstep 2 2", "bounded 1 1"]
+    "schedule", ["lockstep 0 1", "lockstep 1 1", "lockstep 2 3", "bounded 1 1"]
 )
 def test_law_17_with_real_kills_at_random_times(tmp_path, schedule):
     kind, eta, every = schedule.split()
