@@ -4,6 +4,7 @@ Invariants: a step is there whole or not at all, whenever the process dies; what
 what was saved, bit for bit, on whatever mesh.
 """
 
+import shutil
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -90,6 +91,8 @@ class Checkpoints:
             _RECORD: ocp.args.JsonSave(dict(record)),
             _CHECKSUM: ocp.args.JsonSave({"crc32": _checksum(state)}),
         }
+        for left in self._folder.glob("*.orbax-checkpoint-tmp"):
+            shutil.rmtree(left)  # of a process that was killed while it saved
         with self._manager() as manager:
             if manager.latest_step() != step:
                 manager.save(step, args=ocp.args.Composite(**items))
@@ -148,7 +151,6 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             max_to_keep=self._keep,
             enable_async_checkpointing=False,
-            cleanup_tmp_directories=True,  # of a process that was killed while it saved
         )
         return ocp.CheckpointManager(self._folder.absolute(), options=options)
 
