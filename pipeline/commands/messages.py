@@ -15,7 +15,6 @@ import trio
 from ..errors import ConfigError, HeadraceError, describe, innermost, leaves, ours_in
 
 INNERMOST_FRAMES = 8  # of what went wrong, shown to people
-BEGINS_AGAIN = "there is no checkpoint to go on from: the run begins again"
 
 
 def say(text: str) -> None:

@@ -1,8 +1,6 @@
 """`headrace sft`, `headrace prefer` and `headrace distill`: train without rollouts."""
 
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +9,8 @@ import trio
 import tyro
 
 from ..checkpoint import Checkpoints
-from ..compilation_cache import keep_programs
 from ..errors import ConfigError, HeadraceError, check
 from ..observe.run_directory import CHECKPOINTS_FOLDER, RunDirectory
-from ..observe.view import open_view
 from ..offline.assemble import OfflineParts, assemble_offline
 from ..offline.config import (
     RECIPES,
@@ -27,8 +23,9 @@ from ..offline.progress import Saved
 from ..supervise import end_without_threads
 from ..tables import from_table, read_toml
 from ..train_offline import OfflineJob
+from .begin import begun, note_resumed
 from .flags import take_out
-from .messages import BEGINS_AGAIN, explain, finish
+from .messages import explain, finish
 
 _COLUMNS = {
     "sft": (("loss", "loss", 6), ("entropy", "entropy", 6)),
@@ -89,22 +86,13 @@ def _run(
     saved: Saved | None = None,
 ) -> int:
     """Run a job in a directory that is held; None: in a new one."""
-    config, goes_on = recipe.run, directory is not None
-    columns = (*_COLUMNS[command_of(recipe)], *_ALWAYS)
-    with ExitStack() as stack:
-        if directory is None:
-            directory = RunDirectory.create_for(config.dir, config.name)
-            stack.enter_context(directory.held())
-        keep_programs(config.compilation_cache)
-        view = stack.enter_context(
-            open_view(config.name, parts.steps, stream=sys.stdout, kind="plain", columns=columns)
-        )
-        if goes_on and saved is None:
-            view.note(BEGINS_AGAIN)
-        if saved is not None:
-            hint = "; --run.steps takes more" if saved.progress.updates == parts.steps else ""
-            view.note(f"going on after update {saved.progress.updates} of {parts.steps}{hint}")
-        job = OfflineJob(recipe, parts, directory, view, saved=saved)
+    columns, more = (*_COLUMNS[command_of(recipe)], *_ALWAYS), recipe.learner.decay_share == 0
+    opened = begun(recipe.run, directory, steps=parts.steps, kind="plain", columns=columns)
+    with opened as (own, view):
+        if directory is not None:
+            updates = None if saved is None else saved.progress.updates
+            note_resumed(view, updates, parts.steps, may_take_more=more)
+        job = OfflineJob(recipe, parts, own, view, saved=saved)
         del parts  # the job lets go of pretrained weights, which nobody else holds
         try:
             trio.run(job.run, began_seconds)
@@ -113,7 +101,7 @@ def _run(
             if job.left_a_thread:
                 end_without_threads(code, after_seconds=recipe.waits.exit_deadline_seconds)
             return code
-    where = directory.path
+    where = own.path
     on = f"Go on with it: headrace resume {where}" if recipe.checkpoint.every else ""
     return finish(
         where,

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,18 +10,17 @@ import tyro
 
 from ..assemble import Parts, assemble
 from ..checkpoint import Checkpoints
-from ..compilation_cache import keep_programs
 from ..config import Recipe
 from ..errors import ConfigError, HeadraceError, check
 from ..kept_settings import absolute
 from ..observe.run_directory import CHECKPOINTS_FOLDER, RunDirectory
-from ..observe.view import open_view
 from ..recipes import load_recipe
 from ..saved_run import SavedRun
 from ..supervise import end_without_threads
 from ..train import Job
+from .begin import begun, note_resumed
 from .flags import take_out
-from .messages import BEGINS_AGAIN, explain, finish
+from .messages import explain, finish
 
 
 def train(name_or_file: str, flags: Sequence[str], began_seconds: float) -> int:
@@ -82,25 +80,15 @@ def _run(
     saved: SavedRun | None = None,
 ) -> int:
     """Run a job in a directory that is held; None: in a new one."""
-    config, goes_on = recipe.run, directory is not None
-    with ExitStack() as stack:
-        if directory is None:
-            directory = RunDirectory.create_for(config.dir, config.name)
-            stack.enter_context(directory.held())
-        keep_programs(config.compilation_cache)
-        view = stack.enter_context(
-            open_view(config.name, config.steps, stream=sys.stdout, kind=config.view)
-        )
-        if goes_on and saved is None:
-            view.note(BEGINS_AGAIN)
-        if saved is not None:
-            more = saved.updates == config.steps and recipe.learner.decay_share == 0
-            hint = "; --run.steps takes more" if more else ""
-            view.note(f"going on after update {saved.updates} of {config.steps}{hint}")
-        job = Job(recipe, parts, directory, view, saved=saved)
+    config, more = recipe.run, recipe.learner.decay_share == 0
+    with begun(config, directory, steps=config.steps, kind=config.view) as (own, view):
+        if directory is not None:
+            updates = None if saved is None else saved.updates
+            note_resumed(view, updates, config.steps, may_take_more=more)
+        job = Job(recipe, parts, own, view, saved=saved)
         del parts  # the job lets go of pretrained weights
         trio.run(job.run, began_seconds)
-    where = directory.path
+    where = own.path
     code = finish(
         where,
         job.interrupted_by,
