@@ -7,7 +7,6 @@ what was saved, bit for bit, on whatever mesh.
 import shutil
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,26 +14,16 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from .errors import ConfigError, check
+from .errors import ConfigError, HeadraceError
+from .orbax_errors import refusal, told_once
 
 T = TypeVar("T")
 
 _STATE, _RECORD, _CHECKSUM = "state", "record", "checksum"
 
 
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """How often a run saves what it needs to go on."""
-
-    every: int = 100
-    """Updates between two checkpoints; another is made when the run ends, by a signal as well. 0:
-    none are made."""
-    keep: int = 1
-    """The newest ones that are kept."""
-
-    def __post_init__(self) -> None:
-        check(self.every >= 0, "checkpoint.every", self.every, ">= 0")
-        check(self.keep >= 1, "checkpoint.keep", self.keep, ">= 1")
+class NotSaved(HeadraceError):
+    """The operating system refused to write a checkpoint; those before are whole."""
 
 
 class Checkpoints:
@@ -85,17 +74,26 @@ class Checkpoints:
         Args:
           state: a tree of arrays.
           record: JSON-serialisable.
+
+        Raises:
+          NotSaved: where the operating system refuses, as on a full disk.
         """
         items = {
             _STATE: ocp.args.StandardSave(state),
             _RECORD: ocp.args.JsonSave(dict(record)),
             _CHECKSUM: ocp.args.JsonSave({"crc32": _checksum(state)}),
         }
-        for left in self._folder.glob("*.orbax-checkpoint-tmp"):
-            shutil.rmtree(left)  # of a process that was killed while it saved
-        with self._manager() as manager:
-            if manager.latest_step() != step:
-                manager.save(step, args=ocp.args.Composite(**items))
+        try:
+            self._remove_unfinished()  # of a process that was killed while it saved
+            with told_once(), self._manager() as manager:
+                if manager.latest_step() != step:
+                    manager.save(step, args=ocp.args.Composite(**items))
+        except (OSError, ValueError) as error:
+            reason = refusal(error)
+            if reason is None:
+                raise
+            self._remove_unfinished()  # there may be room for a run's other files then
+            raise NotSaved(f"{self.name(step)} can't be written: {reason}") from error
 
     def record(self, step: int) -> dict[str, Any]:
         """Read a step's record.
@@ -134,7 +132,11 @@ class Checkpoints:
             older = [other for other in manager.all_steps() if other < step]
         if older:
             return f"move it away to go on from the one after {max(older)} updates"
-        return "there is no older one: move it away to begin again"
+        return "there is no older one; a new run can begin with the run's config.toml"
+
+    def _remove_unfinished(self) -> None:
+        for left in self._folder.glob("*.orbax-checkpoint-tmp"):
+            shutil.rmtree(left, ignore_errors=True)  # a thread of Orbax may still be in it
 
     def _read(self, step: int, item: str, how: Any) -> Any:
         try:

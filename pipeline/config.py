@@ -8,7 +8,6 @@ from typing import Literal
 
 from ..envs.builtin import EnvConfig
 from .algorithms.config import AlgorithmConfig
-from .checkpoint import CheckpointConfig
 from .errors import check
 from .evaluate import EvaluateConfig
 from .groups.ledger import Schedule
@@ -20,7 +19,7 @@ from .offline.sft import SftConfig
 from .policy.config import PolicyConfig
 from .prompts import PromptsConfig
 from .rollout.config import RolloutConfig
-from .run_config import CommonRunConfig
+from .run_config import CheckpointConfig, CommonRunConfig
 from .sampler.config import SamplerConfig
 from .stages import ControllerConfig
 from .text.renderer import TextConfig

@@ -2,17 +2,45 @@
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import ConfigError, check
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
-def absolute(path: str) -> str:
-    """Make a path hold in any working directory; a name of nothing that exists stays as it is."""
-    exists = os.path.exists(path)  # noqa: PTH110  # unlike Path's, it takes any text
-    return str(Path(path).absolute()) if exists else path
+R = TypeVar("R", bound="DataclassInstance")
+
+# The settings that name a file or a folder, by section.
+_PATHS = {
+    "data": ("path", "eval"),
+    "distill": ("teacher",),
+    "distillation": ("teacher",),
+    "policy": ("path",),
+    "prompts": ("path",),
+}
+
+
+def with_absolute_paths(recipe: R) -> R:
+    """Make a recipe's paths hold in any working directory: a run may go on in another.
+
+    Names on the Hub, and paths of nothing that exists, stay as they are.
+    """
+    sections: Any = vars(recipe)
+    held = {}
+    for name in _PATHS.keys() & sections.keys():
+        section = sections[name]
+        paths = {key: _absolute(getattr(section, key)) for key in _PATHS[name]}
+        held[name] = replace(section, **paths)
+    return replace(recipe, **held)
+
+
+def _absolute(path: str | None) -> str | None:
+    if path is None or not os.path.exists(path):  # noqa: PTH110  # unlike Path's, it takes any text
+        return path
+    return str(Path(path).absolute())
 
 
 def check_kept(before: Any, now: Any, free: Collection[str]) -> None:

@@ -47,3 +47,18 @@ class CommonRunConfig:
             "seed": self.seed,
             "interrupted_by": interrupted_by and interrupted_by.name,
         }
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """How often a run saves what it needs to go on."""
+
+    every: int = 100
+    """Updates between two checkpoints; another is made when the run ends, by a signal as well. 0:
+    none are made."""
+    keep: int = 1
+    """The newest ones that are kept."""
+
+    def __post_init__(self) -> None:
+        check(self.every >= 0, "checkpoint.every", self.every, ">= 0")
+        check(self.keep >= 1, "checkpoint.keep", self.keep, ">= 1")

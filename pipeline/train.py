@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -35,7 +36,7 @@ from .learner.service import Learner
 from .learner.state import Params
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
-from .observe.run_directory import POLICY_FOLDER, RunDirectory, written_at_the_end
+from .observe.run_directory import POLICY_FOLDER, RunDirectory
 from .observe.view import View
 from .offline.sft import warm_start
 from .policy.record import Policy
@@ -45,8 +46,8 @@ from .prediction import describe_bounds, is_quick, predict, updates_to_simulate
 from .rollout.group import Flight
 from .saved_run import SavedRun
 from .saver import Saver
+from .summary import summarised
 from .supervise import (
-    FORCED_LATER_SECONDS,
     ForcedEnd,
     describe_on_signal,
     guard_loop,
@@ -104,7 +105,7 @@ class Job:
         Raises:
           StageFailed: in an exception group, if a stage of the pipeline fails.
         """
-        directory, run, saved = self._directory, self._recipe.run, self._saved
+        directory, saved = self._directory, self._saved
         directory.write_config(asdict(self._recipe))
         directory.cut({} if saved is None else saved.lengths)
         self._began_seconds = began_seconds - (0.0 if saved is None else saved.wall_seconds)
@@ -123,27 +124,24 @@ class Job:
                 read_totals=self._read_totals,
                 before=None if saved is None else _before(saved),
             )
+            summarise = partial(self._summarise, journal, compilations)
+            limit = self._recipe.controller.exit_deadline_seconds
+            with summarised(
+                directory, summarise, self._describe, exit_deadline_seconds=limit
+            ) as forced:
+                await self._run_stages(journal, compilations, forced)
 
-            def write_summary() -> None:
-                directory.write_summary(
-                    {
-                        **run.identity(steps=run.steps, interrupted_by=self.interrupted_by),
-                        "wall_seconds": time.monotonic() - self._began_seconds,
-                        **journal.summary(),
-                        "resumed_from": [] if saved is None else saved.resumed_from,
-                        "params_sha256": self._params_sha256,
-                        "compilations_after_warmup": compilations.since_mark,
-                        "peak_rss_bytes": peak_rss_bytes(),
-                    }
-                )
-
-            limit = self._recipe.controller.exit_deadline_seconds + FORCED_LATER_SECONDS
-            forced = ForcedEnd(self._describe, write_summary, after_seconds=limit)
-            with written_at_the_end(write_summary):
-                try:
-                    await self._run_stages(journal, compilations, forced)
-                finally:
-                    forced.disarm()
+    def _summarise(self, journal: Journal, compilations: CompilationCounter) -> dict[str, Any]:
+        run, saved = self._recipe.run, self._saved
+        return {
+            **run.identity(steps=run.steps, interrupted_by=self.interrupted_by),
+            "wall_seconds": time.monotonic() - self._began_seconds,
+            **journal.summary(),
+            "resumed_from": [] if saved is None else saved.resumed_from,
+            "params_sha256": self._params_sha256,
+            "compilations_after_warmup": compilations.since_mark,
+            "peak_rss_bytes": peak_rss_bytes(),
+        }
 
     async def _run_stages(
         self, journal: Journal, compilations: CompilationCounter, forced: ForcedEnd

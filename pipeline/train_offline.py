@@ -30,12 +30,7 @@ from .learner.fingerprint import fingerprint
 from .learner.state import Params
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
-from .observe.run_directory import (
-    CHECKPOINTS_FOLDER,
-    POLICY_FOLDER,
-    RunDirectory,
-    written_at_the_end,
-)
+from .observe.run_directory import CHECKPOINTS_FOLDER, POLICY_FOLDER, RunDirectory
 from .observe.sinks import Sink
 from .observe.view import View
 from .offline.assemble import (
@@ -53,9 +48,9 @@ from .offline.sources import sha256_of
 from .policy.record import Policy
 from .policy.save import save_policy
 from .policy.start import without_params
+from .summary import summarised
 from .supervise import (
     BLOCKED_SECONDS,
-    FORCED_LATER_SECONDS,
     ForcedEnd,
     describe_on_signal,
     guard_loop,
@@ -143,33 +138,28 @@ class OfflineJob:
           ConfigError: in an exception group, for a row that can't be used.
           StageFailed: in an exception group, if a stage fails.
         """
-        directory, run = self._directory, self._recipe.run
+        directory = self._directory
         directory.write_config(asdict(self._recipe))
         directory.cut({} if self._saved is None else self._saved.lengths)
         self._began_seconds = began_seconds - self._progress.wall_seconds
         with CompilationCounter() as compilations, closing(directory.open_metrics()) as metrics:
+            summarise = partial(self._summarise, compilations)
+            limit = self._recipe.waits.exit_deadline_seconds
+            with summarised(
+                directory, summarise, self._waits.describe, exit_deadline_seconds=limit
+            ) as forced:
+                await self._run_stages(metrics, compilations, forced)
 
-            def write_summary() -> None:
-                directory.write_summary(
-                    {
-                        **run.identity(
-                            steps=self._parts.steps, interrupted_by=self.interrupted_by
-                        ),
-                        **self._progress.summary(),
-                        "wall_seconds": time.monotonic() - self._began_seconds,
-                        "params_sha256": self._params_sha256,
-                        "compilations_after_warmup": compilations.since_mark,
-                        "peak_rss_bytes": peak_rss_bytes(),
-                    }
-                )
-
-            limit = self._recipe.waits.exit_deadline_seconds + FORCED_LATER_SECONDS
-            forced = ForcedEnd(self._waits.describe, write_summary, after_seconds=limit)
-            with written_at_the_end(write_summary):
-                try:
-                    await self._run_stages(metrics, compilations, forced)
-                finally:
-                    forced.disarm()
+    def _summarise(self, compilations: CompilationCounter) -> dict[str, Any]:
+        run = self._recipe.run
+        return {
+            **run.identity(steps=self._parts.steps, interrupted_by=self.interrupted_by),
+            **self._progress.summary(),
+            "wall_seconds": time.monotonic() - self._began_seconds,
+            "params_sha256": self._params_sha256,
+            "compilations_after_warmup": compilations.since_mark,
+            "peak_rss_bytes": peak_rss_bytes(),
+        }
 
     @property
     def left_a_thread(self) -> bool:
@@ -213,14 +203,14 @@ class OfflineJob:
             if self.interrupted_by is None:
                 await self._learn(learner, metrics)
         except* ConfigError:  # a row that can't be used; hours may have been learnt before
-            await self._end(finish, learner)
+            await self._end(finish, learner, early=True)
             if self._recipe.checkpoint.every:
                 self._view.note(
                     "what was learnt so far is saved; to go on without such rows: headrace resume "
                     f"{self._directory.path} --data.unusable skip --data.too-long skip"
                 )
             raise
-        await self._end(finish, learner)
+        await self._end(finish, learner, early=self.interrupted_by is not None)
 
     def _prepare(self) -> tuple[OfflineLearner, Finish]:
         """Make the learner and compile its programs, on the device thread."""
@@ -373,14 +363,15 @@ class OfflineJob:
             await self._device.run(save)
         self._kept = progress.updates
 
-    async def _end(self, finish: Finish, learner: OfflineLearner) -> None:
-        """Save what has been learnt."""
+    async def _end(self, finish: Finish, learner: OfflineLearner, *, early: bool) -> None:
+        """Save what has been learnt; an early end leaves the policy of an end before."""
         if self._recipe.checkpoint.every:
             await self._keep(learner)
+        outdated = early and self._directory.has_finished
 
         def save() -> None:
             self._params_sha256 = fingerprint(learner.params)
-            if self._recipe.run.save_policy and self._progress.updates > 0:
+            if self._recipe.run.save_policy and self._progress.updates > 0 and not outdated:
                 folder = self._directory.path / POLICY_FOLDER
                 save_policy(finish(learner.params), folder, replace=True)
 

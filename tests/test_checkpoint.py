@@ -1,5 +1,10 @@
 """Checkpoints: whole or not there, exact, on whatever mesh, and no more than are kept."""
 
+import errno
+import os
+import sys
+import time
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,8 +14,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from headrace import ConfigError
-from headrace.pipeline.checkpoint import CheckpointConfig, Checkpoints
+from headrace.pipeline.checkpoint import Checkpoints, NotSaved
+from headrace.pipeline.run_config import CheckpointConfig
 from headrace.sharding.mesh import FSDP, TENSOR, make_mesh
+from tests.fakes.full_disk import files_of_at_most
 
 RECORD = {"position": {"cursor": 3}, "names": ["a"], "nothing": None, "loss": float("inf")}
 
@@ -87,6 +94,36 @@ def test_what_a_disk_changed_is_not_taken_for_what_was_saved(tmp_path):
             chex.assert_trees_all_equal(found, saved)
         path.write_bytes(content)
     assert refused > 2
+
+
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
+def test_a_full_disk_is_told_of_once_and_leaves_what_was_there(
+    tmp_path, capfd, caplog, monkeypatch, kind
+):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    rng = np.random.default_rng(0)
+    saved = {str(i): kind(rng.normal(size=(64, 64)).astype(np.float32)) for i in range(20)}
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, saved, RECORD)
+    assert sys.unraisablehook == told.append
+    with (
+        files_of_at_most(20_000),
+        pytest.raises(NotSaved, match=f"2 can't be written: {os.strerror(errno.EFBIG)}$"),
+    ):
+        checkpoints.save(2, saved, RECORD)
+    time.sleep(0.2)  # for TensorStore's threads
+    assert (told, caplog.records, capfd.readouterr()) == ([], [], ("", ""))
+    assert checkpoints.latest() == 1
+    chex.assert_trees_all_equal(checkpoints.state(1, saved), saved)
+    checkpoints.save(2, saved, RECORD)
+    assert [path.name for path in tmp_path.iterdir()] == ["2"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotSaved, match=r"1 can't be written: .*Not a directory"):
+        Checkpoints(tmp_path / "file").save(1, state(), RECORD)
 
 
 @pytest.mark.parametrize("sizes", [{"every": -1}, {"keep": 0}])

@@ -1,10 +1,12 @@
 """The command line: a user's mistake is one clear message, exit code 2, nothing overwritten."""
 
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,10 @@ import trio
 from headrace.pipeline.cli import main, run
 from headrace.pipeline.commands import train
 from headrace.pipeline.commands.messages import explain
-from headrace.pipeline.errors import StageFailed, stage
+from headrace.pipeline.errors import StageFailed, describe, stage
+from headrace.pipeline.kept_settings import with_absolute_paths
 from headrace.pipeline.observe.run_directory import RunDirectory
+from headrace.pipeline.offline.config import RECIPES
 from headrace.pipeline.recipes import load_recipe
 
 ROOT = Path(__file__).parent.parent
@@ -148,6 +152,17 @@ def test_the_stage_that_died_is_named_and_not_those_that_waited_for_it(capsys):
         assert "'learner'" not in text
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_nobodys_code(number, capsys):
+    for error in (OSError(number, os.strerror(number), "metrics.jsonl"), OSError("a bug")):
+        with pytest.raises(StageFailed) as failed, stage("observe"):
+            raise error
+        assert explain(failed.value) == 1
+        text = capsys.readouterr().err
+        assert f"headrace: stage 'observe' failed: {describe(error)}" in text
+        assert (len(text.splitlines()) == 1) == (error.errno == number)
+
+
 def test_an_exit_of_foreign_code_is_named_with_its_stage(capsys):
     leaving = SystemExit(3)
     with pytest.raises(SystemExit), stage("groups"):
@@ -213,3 +228,19 @@ def test_paths_that_resume_is_given_hold_in_any_directory(tmp_path, monkeypatch)
     monkeypatch.setattr(train, "_run", lambda *_, **__: 0)
     assert run(["resume", "run", "--prompts.path", "moved.jsonl"]) == 0
     assert [recipe.prompts.path for recipe in found] == [str(tmp_path / "moved.jsonl")]
+
+
+def test_every_setting_that_names_a_path_is_kept_as_an_absolute_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").touch()
+    for recipe in (load_recipe("guess_number"), *(kind() for kind in RECIPES.values())):
+        for section, key in (
+            (section, key)
+            for section, settings in vars(recipe).items()
+            for key in vars(settings)
+            if key in ("path", "eval", "teacher") and section != "env"
+        ):
+            for given, kept in (("here", str(tmp_path / "here")), ("a/name", "a/name")):
+                settings = replace(getattr(recipe, section), **{key: given})
+                changed = with_absolute_paths(replace(recipe, **{section: settings}))
+                assert changed == replace(recipe, **{section: replace(settings, **{key: kept})})

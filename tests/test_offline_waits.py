@@ -16,11 +16,12 @@ import pytest
 import trio
 
 from headrace.pipeline import train_offline
-from headrace.pipeline.checkpoint import CheckpointConfig, Checkpoints
+from headrace.pipeline.checkpoint import Checkpoints
 from headrace.pipeline.commands.messages import explain
 from headrace.pipeline.errors import ConfigError, PipelineStalled, StageFailed, leaves
 from headrace.pipeline.observe.run_directory import RunDirectory
 from headrace.pipeline.offline.assemble import assemble_offline
+from headrace.pipeline.run_config import CheckpointConfig
 from headrace.pipeline.train_offline import OfflineJob
 from headrace.pipeline.waits import DeadlineMissed
 from tests.controller.schedules import escape

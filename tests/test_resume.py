@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from headrace.pipeline.checkpoint import CheckpointConfig
 from headrace.pipeline.cli import run
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.learner.optimizer import LearnerConfig
@@ -24,7 +23,7 @@ from headrace.pipeline.offline.config import DataConfig, OfflineEvaluateConfig, 
 from headrace.pipeline.offline.learner import OfflineLearner
 from headrace.pipeline.policy import load_policy, save_policy
 from headrace.pipeline.policy.config import PolicyConfig
-from headrace.pipeline.run_config import CommonRunConfig
+from headrace.pipeline.run_config import CheckpointConfig, CommonRunConfig
 from headrace.pipeline.text.renderer import TextConfig
 from headrace.pipeline.train_offline import OfflineJob
 from tests.test_cli import mistake
@@ -128,7 +127,7 @@ def test_a_damaged_checkpoint_is_named(album, tmp_path, capsys):
     (where / "checkpoints" / "4" / "record" / "metadata").unlink()
     message = mistake(capsys, "resume", str(where))
     assert "checkpoints/4 can't be read" in message
-    assert "there is no older one: move it away to begin again" in message
+    assert "there is no older one; a new run can begin with" in message
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,7 @@ def test_a_record_that_is_not_whole_is_named_with_its_checkpoint(album, tmp_path
     record.write_text(json.dumps(json.loads(record.read_text()) | change))
     message = mistake(capsys, "resume", str(where))
     assert "checkpoints/4 can't be used: its record is not whole" in message
-    assert "move it away to begin again" in message
+    assert "a new run can begin with the run's config.toml" in message
 
 
 @pytest.mark.slow
@@ -236,6 +235,29 @@ def test_a_run_that_ended_without_checkpoints_is_not_begun_again(tmp_path, capsy
     assert json.loads((where / "summary.json").read_text())["updates"] == 3
     message = mistake(capsys, "resume", str(where), "--data.unusable", "skip")
     assert "has a policy but no checkpoint to go on from" in message
+
+
+@pytest.mark.parametrize("ends", ["error", "SIGTERM"])
+def test_what_an_end_left_stays_until_another_end(album, tmp_path, monkeypatch, capsys, ends):
+    def end(*_):
+        if ends == "error":
+            raise RuntimeError("a chip is lost")
+        signal.raise_signal(signal.SIGTERM)
+
+    where = tmp_path / "run"
+    shutil.copytree(album / "whole", where)
+    left = {path: path.read_bytes() for path in [where / "summary.json", *where.glob("policy/*")]}
+    with monkeypatch.context() as patch:
+        patch.setattr(OfflineLearner, "evaluate", end)  # after the sixth update
+        assert run(["resume", str(where), "--run.steps", "7"]) == (1 if ends == "error" else 143)
+    assert {path: path.read_bytes() for path in left} == left
+    if ends == "error":
+        text = "what was learnt until update 5 is saved; mend that, then go on: headrace resume"
+        assert text in capsys.readouterr().err
+    assert run(["resume", str(where)]) == 0
+    summary = json.loads((where / "summary.json").read_text())
+    assert (summary["updates"], summary["finished"]) == (7, True)
+    assert (where / "policy" / "model.safetensors").read_bytes() not in left.values()
 
 
 @pytest.mark.slow

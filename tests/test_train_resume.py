@@ -1,6 +1,8 @@
 """Law 17 for the main job: of kills and resumes nothing is to be seen at the end."""
 
+import errno
 import json
+import os
 import random
 import shutil
 import signal
@@ -15,11 +17,12 @@ import trio
 
 from headrace import load_policy
 from headrace.pipeline.assemble import assemble
-from headrace.pipeline.checkpoint import CheckpointConfig
 from headrace.pipeline.cli import run
 from headrace.pipeline.commands import train
+from headrace.pipeline.learner.service import Learner
 from headrace.pipeline.observe.run_directory import RunDirectory
 from headrace.pipeline.recipes import load_recipe
+from headrace.pipeline.run_config import CheckpointConfig
 from headrace.pipeline.train import Job
 from tests.test_cli import mistake
 from tests.test_offline_commands import write
@@ -126,6 +129,21 @@ def test_a_run_that_has_ended_takes_more_updates(album, tmp_path):
     assert summary_of(where)["updates"] == 7
 
 
+def test_what_an_end_left_stays_until_another_end(album, tmp_path, monkeypatch):
+    async def fail(*_):
+        raise RuntimeError("a chip is lost")
+
+    where = tmp_path / "run"
+    shutil.copytree(album / "whole", where)
+    left = {path: path.read_bytes() for path in [where / "summary.json", *where.glob("policy/*")]}
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "update", fail)
+        assert run(["resume", str(where), "--run.steps", "7"]) == 1
+    assert {path: path.read_bytes() for path in left} == left
+    assert run(["resume", str(where)]) == 0
+    assert (summary_of(where)["updates"], summary_of(where)["finished"]) == (7, True)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -156,7 +174,7 @@ def test_a_damaged_checkpoint_is_named(album, tmp_path, capsys, item):
     (where / "checkpoints" / "4" / item).unlink()
     message = mistake(capsys, "resume", str(where))
     assert "checkpoints/4 can't be read" in message
-    assert "there is no older one: move it away to begin again" in message
+    assert "there is no older one; a new run can begin with" in message
 
 
 @pytest.mark.parametrize("change", [{"controller": {}}, {"settings": []}, {"x": 1}])
@@ -261,6 +279,8 @@ def test_a_full_disk_ends_the_run_and_leaves_the_checkpoint_before(album, tmp_pa
         ["bash", "-c", script], check=False, cwd=ROOT, capture_output=True, text=True
     )
     assert process.returncode == 1, process.stderr
-    assert "checkpoint" in process.stderr
+    told, advice = process.stderr.splitlines()  # and no traceback
+    assert f"checkpoints/4 can't be written: {os.strerror(errno.EFBIG)}" in told
+    assert f"until update 2 is saved; mend that, then go on: headrace resume {where}" in advice
     assert run(["resume", str(where)]) == 0
     assert outcome(where) == outcome(album / "whole")

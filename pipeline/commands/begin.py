@@ -1,13 +1,18 @@
-"""How the run of a command that trains begins: in a new directory, or where another goes on."""
+"""How the run of a command that trains begins, in a new directory or where another goes on, and
+what is said where it fails.
+"""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from ..checkpoint import Checkpoints
 from ..compilation_cache import keep_programs
-from ..observe.run_directory import RunDirectory
+from ..observe.run_directory import CHECKPOINTS_FOLDER, RunDirectory
 from ..observe.view import COLUMNS, Columns, View, ViewKind, open_view
 from ..run_config import CommonRunConfig
+from .messages import USERS_MISTAKE, explain, say_how_to_go_on
 
 
 @contextmanager
@@ -47,3 +52,16 @@ def note_resumed(view: View, updates: int | None, steps: int, *, may_take_more: 
         return
     hint = "; --run.steps takes more" if updates == steps and may_take_more else ""
     view.note(f"going on after update {updates} of {steps}{hint}")
+
+
+def failed(error: BaseException, where: Path) -> int:
+    """Say what ended a run and what there is to go on from; return the exit code.
+
+    Args:
+      where: the run's directory.
+    """
+    code = explain(error)
+    updates = Checkpoints(where / CHECKPOINTS_FOLDER).latest()
+    if code != USERS_MISTAKE and updates is not None:  # else the checkpoint may be what is wrong
+        say_how_to_go_on(where, updates)
+    return code

@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 a stage failed, 2 a user's mistake, 129 SIGHUP, 130 Ctrl-C
 143 SIGTERM.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -14,7 +15,10 @@ import trio
 
 from ..errors import ConfigError, HeadraceError, describe, innermost, leaves, ours_in
 
+USERS_MISTAKE = 2
 INNERMOST_FRAMES = 8  # of what went wrong, shown to people
+# Of a disk that is full, over a quota or a limit, or read-only: no code is to blame.
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def say(text: str) -> None:
@@ -51,7 +55,17 @@ def give_up_output() -> None:
 def mistake(text: str) -> int:
     """Say what the user should change; the exit code of that."""
     print(f"headrace: {text}", file=sys.stderr)
-    return 2
+    return USERS_MISTAKE
+
+
+def say_how_to_go_on(where: Path, updates: int) -> None:
+    """Say after an error what there is of a run.
+
+    Args:
+      updates: until its last checkpoint.
+    """
+    text = f"what was learnt until update {updates} is saved; mend that, then go on:"
+    print(f"headrace: {text} headrace resume {where}", file=sys.stderr)
 
 
 def explain(error: BaseException) -> int:
@@ -64,7 +78,7 @@ def explain(error: BaseException) -> int:
     if isinstance(cause, ConfigError):
         return mistake(str(cause))
     if cause.__cause__ is not None and not list(ours_in(cause.__cause__)):
-        _print_place(innermost(cause.__cause__))  # unexpected: where it happened matters
+        _print_place(innermost(cause.__cause__))
     print(f"headrace: {cause}", file=sys.stderr)
     return 1
 
@@ -83,7 +97,9 @@ def _explain_foreign(error: BaseException) -> int:
 
 
 def _print_place(error: BaseException) -> None:
-    traceback.print_exception(error, limit=-INNERMOST_FRAMES, chain=False)
+    """Say where something unexpected happened."""
+    if not (isinstance(error, OSError) and error.errno in _DISK_ERRORS):
+        traceback.print_exception(error, limit=-INNERMOST_FRAMES, chain=False)
 
 
 def _is_consequence(error: HeadraceError) -> bool:

@@ -10,6 +10,7 @@ import tyro
 
 from ..checkpoint import Checkpoints
 from ..errors import ConfigError, HeadraceError, check
+from ..kept_settings import with_absolute_paths
 from ..observe.run_directory import CHECKPOINTS_FOLDER, RunDirectory
 from ..offline.assemble import OfflineParts, assemble_offline
 from ..offline.config import (
@@ -17,13 +18,12 @@ from ..offline.config import (
     OfflineRecipe,
     command_of,
     default_recipe,
-    with_absolute_paths,
 )
 from ..offline.progress import Saved
 from ..supervise import end_without_threads
 from ..tables import from_table, read_toml
 from ..train_offline import OfflineJob
-from .begin import begun, note_resumed
+from .begin import begun, failed, note_resumed
 from .flags import take_out
 from .messages import explain, finish
 
@@ -97,7 +97,7 @@ def _run(
         try:
             trio.run(job.run, began_seconds)
         except (HeadraceError, BaseExceptionGroup) as error:
-            code = explain(error)
+            code = failed(error, own.path)
             if job.left_a_thread:
                 end_without_threads(code, after_seconds=recipe.waits.exit_deadline_seconds)
             return code

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import trio
@@ -12,13 +11,13 @@ from ..assemble import Parts, assemble
 from ..checkpoint import Checkpoints
 from ..config import Recipe
 from ..errors import ConfigError, HeadraceError, check
-from ..kept_settings import absolute
+from ..kept_settings import with_absolute_paths
 from ..observe.run_directory import CHECKPOINTS_FOLDER, RunDirectory
 from ..recipes import load_recipe
 from ..saved_run import SavedRun
 from ..supervise import end_without_threads
 from ..train import Job
-from .begin import begun, note_resumed
+from .begin import begun, failed, note_resumed
 from .flags import take_out
 from .messages import explain, finish
 
@@ -87,7 +86,11 @@ def _run(
             note_resumed(view, updates, config.steps, may_take_more=more)
         job = Job(recipe, parts, own, view, saved=saved)
         del parts  # the job lets go of pretrained weights
-        trio.run(job.run, began_seconds)
+        try:
+            trio.run(job.run, began_seconds)
+        except (HeadraceError, BaseExceptionGroup) as error:
+            view.close()
+            return failed(error, own.path)
     where = own.path
     code = finish(
         where,
@@ -115,21 +118,6 @@ def _parse_recipe(name_or_file: str, overrides: Sequence[str]) -> Recipe:
 
 def _parse(recipe: Recipe, flags: Sequence[str], program: str) -> Recipe:
     try:
-        return _with_absolute_paths(tyro.cli(Recipe, default=recipe, args=flags, prog=program))
+        return with_absolute_paths(tyro.cli(Recipe, default=recipe, args=flags, prog=program))
     except ValueError as error:  # from the environments, which know no ConfigError
         raise ConfigError(str(error)) from error
-
-
-def _with_absolute_paths(recipe: Recipe) -> Recipe:
-    """Make the paths hold in any working directory: a run may go on in another."""
-
-    def held(path: str | None) -> str | None:
-        return None if path is None else absolute(path)
-
-    teacher = recipe.distillation.teacher
-    return replace(
-        recipe,
-        prompts=replace(recipe.prompts, path=held(recipe.prompts.path)),
-        policy=replace(recipe.policy, path=held(recipe.policy.path)),
-        distillation=replace(recipe.distillation, teacher=held(teacher)),
-    )

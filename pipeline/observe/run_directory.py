@@ -7,8 +7,9 @@ The files of an interrupted run are whole: `config.toml` and `summary.json` appe
 import errno
 import fcntl
 import itertools
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +19,8 @@ from typing import Any
 import tomli_w
 
 from ...envs.sandbox.audit import FILE_NAME as AUDIT_FILE
-from ..errors import ConfigError, stage
+from ..errors import ConfigError
+from ..tables import read_toml
 from .sinks import JsonlSink, to_json
 
 CONFIG_FILE = "config.toml"
@@ -137,17 +139,37 @@ class RunDirectory:
             os.close(folder)
 
     def check_nothing_is_lost(self) -> None:
-        """Refuse to begin a run again that has come to its end: its policy would be replaced.
+        """Refuse to begin a run again of which more is there than a kill leaves.
 
         Raises:
-          ConfigError: in this case.
+          ConfigError: where the run has come to its end, or has lost its checkpoints.
         """
-        policy = self.path / POLICY_FOLDER
-        if policy.exists():
-            raise ConfigError(
-                f"{self.path} has a policy but no checkpoint to go on from; start a new run from "
-                f"it, with --policy {self.path}, or move {policy} away to begin again"
-            )
+        every = read_toml(self.config_path).get("checkpoint", {}).get("every", 0)
+        updates = self._last_update()
+        if (self.path / POLICY_FOLDER).exists():
+            lost = "a policy"
+        elif self.has_finished:
+            lost = "a summary of its end"
+        elif 0 < every < updates:
+            lost = f"records of {updates} updates"
+        else:
+            return
+        raise ConfigError(
+            f"{self.path} has {lost} but no checkpoint to go on from; put its "
+            f"{CHECKPOINTS_FOLDER}/ back, or begin a new run with {self.config_path}"
+        )
+
+    def _last_update(self) -> int:
+        """Say what update the records go to; 0 where there are none."""
+        path = self.path / _METRICS
+        if not path.is_file():
+            return 0
+        with path.open(encoding="utf-8") as lines:
+            last = 0
+            for line in lines:
+                with suppress(ValueError):  # a kill may have left a part of the last one
+                    last = json.loads(line)["step"]
+        return last
 
     @property
     def config_path(self) -> Path:
@@ -167,9 +189,26 @@ class RunDirectory:
         except OSError as error:
             raise _unusable(self.path, error) from error
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write the summary, replacing this run's earlier one in one step."""
-        _write_whole(self.path / _SUMMARY, to_json(summary, indent=2) + "\n")
+    def write_summary(self, summary: Mapping[str, Any], *, finished: bool) -> None:
+        """Write the summary, replacing this run's earlier one in one step.
+
+        That of an end is replaced by that of another end only.
+
+        Args:
+          finished: whether the run has come to its end.
+        """
+        if finished or not self.has_finished:
+            text = to_json({**summary, "finished": finished}, indent=2)
+            _write_whole(self.path / _SUMMARY, text + "\n")
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether the run has come to its end, though it may have gone on since."""
+        try:
+            summary = json.loads((self.path / _SUMMARY).read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # there is none, or somebody has changed it
+            return False
+        return isinstance(summary, dict) and summary.get("finished") is True
 
     def open_metrics(self) -> JsonlSink:
         """Open `metrics.jsonl`, one line an update."""
@@ -191,31 +230,20 @@ class RunDirectory:
         return JsonlSink(self.path / _TRAJECTORIES)
 
 
-@contextmanager
-def written_at_the_end(write: Callable[[], None]) -> Iterator[None]:
-    """Call `write` when the block ends, however it ends.
-
-    Raises:
-      StageFailed: where it can't be written, unless the block failed: that is the error to tell.
-    """
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):
-            write()
-        raise
-    with stage("observe"):
-        write()
-
-
 def _write_whole(path: Path, text: str) -> None:
     """Write a file that is seen complete or not at all, even after a power cut."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):  # the first error is the one to tell
+            temporary.unlink()
+        error.filename = str(path)
+        raise
 
 
 def _lock(folder: int, path: Path) -> None:

@@ -37,6 +37,7 @@ class JsonlSink:
     """
 
     def __init__(self, path: Path):
+        self._path = path
         self._file = path.open("ab", buffering=0)
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -52,9 +53,10 @@ class JsonlSink:
         try:
             while line:  # a raw write may be short, for example on a disk that is almost full
                 line = line[self._file.write(line) :]
-        except OSError:
+        except OSError as error:
             with suppress(OSError):  # the first error is the one to tell
                 os.ftruncate(self._file.fileno(), end)
+            error.filename = str(self._path)
             raise
 
     def close(self) -> None:

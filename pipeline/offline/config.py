@@ -4,16 +4,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ..algorithms.distillation import DivergenceName
-from ..checkpoint import CheckpointConfig
 from ..errors import ConfigError, check
-from ..kept_settings import absolute
 from ..learner.optimizer import LearnerConfig
 from ..learner.placement import MeshConfig
 from ..models.config import ModelConfig
 from ..models.frozen import StoredBase
 from ..models.lora import LoraConfig
 from ..policy.config import PolicyConfig
-from ..run_config import CommonRunConfig
+from ..run_config import CheckpointConfig, CommonRunConfig
 from ..text.renderer import TextConfig
 
 PreferenceName = Literal["dpo", "ipo", "orpo", "kto"]
@@ -255,25 +253,6 @@ def default_recipe(command: str, *, pretrained: bool) -> Any:
     learner = LearnerConfig(learning_rate=learning_rate, microbatch_rows=2, row_tokens=2048)
     recipe = RECIPES[command](run=CommonRunConfig(name=command), learner=learner)
     return replace(recipe, policy=PolicyConfig(remat="matrices"))
-
-
-def with_absolute_paths(recipe: OfflineRecipe) -> OfflineRecipe:
-    """Make the paths hold in any working directory, where they exist: a run may go on in another.
-
-    Names on the Hub, and paths of nothing, stay as they are.
-    """
-    data, policy = recipe.data, recipe.policy
-    held_out = None if data.eval is None else absolute(data.eval)
-    base = None if policy.path is None else absolute(policy.path)
-    recipe = replace(
-        recipe,
-        data=replace(data, path=absolute(data.path), eval=held_out),
-        policy=replace(policy, path=base),
-    )
-    if isinstance(recipe, DistillRecipe):
-        teacher = absolute(recipe.distill.teacher)
-        recipe = replace(recipe, distill=replace(recipe.distill, teacher=teacher))
-    return recipe
 
 
 def check_given(recipe: OfflineRecipe) -> None:

@@ -1,15 +1,18 @@
-import errno
 import json
 import math
+import tempfile
 import tomllib
+from contextlib import closing, nullcontext
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace import ConfigError
-from headrace.pipeline.errors import StageFailed
-from headrace.pipeline.observe.run_directory import RunDirectory, written_at_the_end
+from headrace.pipeline.observe.run_directory import RunDirectory
+from tests.fakes.full_disk import files_of_at_most
 
 NOON = datetime(2026, 3, 1, 12, 0, 5)
 FILES = ["config.toml", "metrics.jsonl", "summary.json", "trajectories.jsonl"]
@@ -22,7 +25,7 @@ def test_new_folder_is_made_with_its_parents(tmp_path: Path):
 
 def test_folder_with_other_files_is_taken(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("mine")
-    RunDirectory.create(tmp_path).write_summary({"steps": 1})
+    RunDirectory.create(tmp_path).write_summary({"steps": 1}, finished=True)
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
@@ -107,20 +110,85 @@ def test_config_is_read_back(tmp_path: Path):
 
 def test_summary_is_strict_json_and_replaced_as_a_whole(tmp_path: Path):
     directory = RunDirectory.create(tmp_path)
-    directory.write_summary({"reward_last": math.nan, "steps": 1, "long": "x" * 9999})
-    directory.write_summary({"reward_last": 0.5, "lag": {"mean": math.inf, "max": 2}})
+    directory.write_summary(
+        {"reward_last": math.nan, "steps": 1, "long": "x" * 9999}, finished=True
+    )
+    directory.write_summary(
+        {"reward_last": 0.5, "lag": {"mean": math.inf, "max": 2}}, finished=True
+    )
     text = (tmp_path / "summary.json").read_text(encoding="utf-8")
-    assert json.loads(text) == {"reward_last": 0.5, "lag": {"mean": None, "max": 2}}
+    assert json.loads(text) == {
+        "reward_last": 0.5,
+        "lag": {"mean": None, "max": 2},
+        "finished": True,
+    }
     assert text.endswith("}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
 
 
 def test_summary_that_cannot_be_written_leaves_the_old_one(tmp_path: Path):
     directory = RunDirectory.create(tmp_path)
-    directory.write_summary({"steps": 1})
+    directory.write_summary({"steps": 1}, finished=True)
     with pytest.raises(TypeError):
-        directory.write_summary({"steps": object()})
-    assert json.loads((tmp_path / "summary.json").read_text()) == {"steps": 1}
+        directory.write_summary({"steps": object()}, finished=True)
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"steps": 1, "finished": True}
+
+
+@given(ends=st.lists(st.booleans(), min_size=1))
+def test_the_summary_of_an_end_is_replaced_by_that_of_another_end_only(ends):
+    with tempfile.TemporaryDirectory() as folder:
+        directory = RunDirectory.create(Path(folder))
+        assert not directory.has_finished
+        for number, finished in enumerate(ends):
+            directory.write_summary({"number": number}, finished=finished)
+        found = json.loads((Path(folder) / "summary.json").read_text())
+        last = max((number for number, end in enumerate(ends) if end), default=len(ends) - 1)
+        assert found == {"number": last, "finished": any(ends)}
+        assert directory.has_finished == any(ends)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"finished": 1}', "\0"])
+def test_a_summary_that_somebody_changed_is_of_no_end(tmp_path: Path, text: str):
+    (tmp_path / "summary.json").write_text(text)
+    directory = RunDirectory(tmp_path)
+    assert not directory.has_finished
+    directory.write_summary({}, finished=False)
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"finished": False}
+
+
+@pytest.mark.parametrize(
+    ("every", "updates", "lost"),
+    [(3, 0, False), (3, 3, False), (3, 4, True), (0, 9, False), (1, 2, True)],
+)
+def test_a_run_that_has_lost_its_checkpoints_is_not_begun_again(tmp_path, every, updates, lost):
+    directory = RunDirectory.create(tmp_path)
+    directory.write_config({"checkpoint": {"every": every}})
+    with closing(directory.open_metrics()) as metrics:
+        for update in range(updates):
+            metrics.write({"step": update + 1})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 9')  # of a kill
+    refused = pytest.raises(ConfigError, match=f"records of {updates} updates but no checkpoint")
+    with refused if lost else nullcontext():
+        directory.check_nothing_is_lost()
+
+
+def test_a_run_that_has_ended_is_not_begun_again(tmp_path):
+    directory = RunDirectory.create(tmp_path)
+    directory.write_config({})
+    directory.check_nothing_is_lost()
+    directory.write_summary({}, finished=True)
+    with pytest.raises(ConfigError, match="a summary of its end but no checkpoint to go on from"):
+        directory.check_nothing_is_lost()
+
+
+def test_a_full_disk_is_named_and_leaves_the_old_summary(tmp_path):
+    directory = RunDirectory.create(tmp_path)
+    directory.write_summary({"number": 1}, finished=True)
+    with files_of_at_most(100), pytest.raises(OSError, match=r"large: '.*summary\.json'"):
+        directory.write_summary({"text": "x" * 200}, finished=True)
+    assert json.loads((tmp_path / "summary.json").read_text())["number"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
 
 
 def test_records_go_to_their_files(tmp_path: Path):
@@ -141,7 +209,7 @@ def test_an_environment_that_changes_the_working_directory_moves_no_file(tmp_pat
     default = RunDirectory.create_default("calculator", now=NOON)
     monkeypatch.chdir(tmp_path / "elsewhere")
     for directory in (given, default):
-        directory.write_summary({"steps": 1})
+        directory.write_summary({"steps": 1}, finished=True)
         directory.open_metrics().close()
     names = {"summary.json", "metrics.jsonl"}
     assert {path.name for path in (tmp_path / "mine").iterdir()} == names
@@ -153,20 +221,3 @@ def test_a_folder_in_which_nothing_can_be_written_is_a_users_mistake(tmp_path):
     directory.path.rmdir()
     with pytest.raises(ConfigError, match=r"written to, got .*run.*; set --run\.dir"):
         directory.write_config({"steps": 1})
-
-
-def full_disk():
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_a_summary_that_cannot_be_written_is_the_failure_of_a_run_that_went_well():
-    failed = pytest.raises(StageFailed, match=r"stage 'observe' failed: .*No space left")
-    with failed, written_at_the_end(full_disk):
-        pass
-
-
-@pytest.mark.parametrize("error", [StageFailed("learner", OSError("lost")), KeyboardInterrupt()])
-def test_a_summary_that_cannot_be_written_hides_no_other_failure(error):
-    with pytest.raises(type(error)) as caught, written_at_the_end(full_disk):
-        raise error
-    assert caught.value is error

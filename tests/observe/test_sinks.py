@@ -1,6 +1,5 @@
 import json
 import math
-import resource
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.pipeline.observe.sinks import JsonlSink, to_json
+from tests.fakes.full_disk import files_of_at_most
 
 NUMBERS = st.integers(-(2**40), 2**40) | st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(
@@ -67,13 +67,8 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path):
     path = tmp_path / "trajectories.jsonl"
     sink = JsonlSink(path)
     sink.write({"number": 0})
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        with pytest.raises(OSError, match="large"):
-            sink.write({"text": "x" * 200})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with files_of_at_most(100), pytest.raises(OSError, match=r"large: '.*trajectories\.jsonl'"):
+        sink.write({"text": "x" * 200})
     sink.write({"number": 1})
     sink.close()
     assert [json.loads(line)["number"] for line in path.read_text().splitlines()] == [0, 1]

@@ -24,6 +24,7 @@ from headrace.pipeline.models.traits import AttentionTraits, ExpertTraits, Trait
 from headrace.pipeline.models.weights.convert import tensors_from_params
 from headrace.pipeline.text.renderer import TextConfig
 from headrace.sharding.mesh import Topology
+from tests.fakes.full_disk import files_of_at_most
 from tests.fakes.weights import assert_same
 from tests.policy.families import VOCAB, hub_settings
 from tests.text.vocabularies import definition, entry
@@ -223,6 +224,18 @@ def test_a_run_directory_stands_for_the_policy_that_it_kept(tmp_path: Path) -> N
     policy = policy_of(LLAMA)
     save_policy(policy, tmp_path / "policy")
     assert_equal(load_policy(tmp_path), policy)
+
+
+def test_a_full_disk_leaves_the_policy_that_was_there(tmp_path: Path) -> None:
+    policy = policy_of(LLAMA)
+    save_policy(policy, tmp_path / "policy")
+    with (
+        files_of_at_most(1000),
+        pytest.raises(OSError, match=r"File too large: '.*\.safetensors'"),
+    ):
+        save_policy(policy, tmp_path / "policy", replace=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["policy"]
+    assert_equal(load_policy(tmp_path / "policy"), policy)
 
 
 def test_a_folder_that_has_files_is_not_touched(tmp_path: Path) -> None:

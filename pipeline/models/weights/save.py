@@ -6,6 +6,8 @@ The host holds one weight and one file's tensors at a time.
 import itertools
 import json
 import math
+import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import jax
 import numpy as np
 from jax.typing import DTypeLike
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from ..parameters import Params
@@ -39,18 +42,31 @@ def save_params(
       folder: an existing one, without weights.
       dtype: in the files; None keeps each weight's own, so that nothing is rounded.
       max_file_bytes: of one file; a tensor that is larger has a file of its own.
+
+    Raises:
+      OSError: where a file can't be written, as on a full disk.
     """
     sizes = _sizes(params, entries, dtype)
     files = _file_names(_cuts(list(sizes.values()), max_file_bytes))
     located = zip(files, _tensors(params, entries, dtype), strict=True)
     for file, group in itertools.groupby(located, key=itemgetter(0)):
-        save_file(dict(tensor for _, tensor in group), folder / file, METADATA)
+        _save_file(dict(tensor for _, tensor in group), folder / file)
     if files[0] != SINGLE_FILE:
         content = {
             "metadata": {"total_size": sum(sizes.values())},
             "weight_map": dict(zip(sizes, files, strict=True)),
         }
         (folder / INDEX_FILE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+
+def _save_file(tensors: dict[str, np.ndarray], path: Path) -> None:
+    try:
+        save_file(tensors, path, METADATA)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def _tensors(
