@@ -20,6 +20,7 @@ from .orbax_errors import refusal, told_once
 T = TypeVar("T")
 
 _STATE, _RECORD, _CHECKSUM = "state", "record", "checksum"
+_FORMAT = 1  # grows where a step that was written before can't be read any more
 
 
 class NotSaved(HeadraceError):
@@ -80,7 +81,7 @@ class Checkpoints:
         """
         items = {
             _STATE: ocp.args.StandardSave(state),
-            _RECORD: ocp.args.JsonSave(dict(record)),
+            _RECORD: ocp.args.JsonSave({"format": _FORMAT, **record}),
             _CHECKSUM: ocp.args.JsonSave({"crc32": _checksum(state)}),
         }
         try:
@@ -99,9 +100,15 @@ class Checkpoints:
         """Read a step's record.
 
         Raises:
-          ConfigError: where it can't be read.
+          ConfigError: where it can't be read, or another version of Headrace wrote it.
         """
         found: dict[str, Any] = self._read(step, _RECORD, ocp.args.JsonRestore())
+        written = found.pop("format", 0)
+        if written != _FORMAT:
+            raise ConfigError(
+                f"{self.name(step)} has format {written}, and this version of Headrace reads "
+                f"format {_FORMAT}; go on with the version that wrote it"
+            )
         return found
 
     def state(self, step: int, like: T) -> T:

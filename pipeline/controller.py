@@ -385,6 +385,7 @@ class Controller:
         for version in sorted({*saved.held, newest}):
             await self._bring(version)
         self._report(ledger.Resumed(newest))
+        self._saved = None  # the groups in it go with their batches
 
     # The watchdog.
 

@@ -4,6 +4,7 @@ It is taken between two events, with no batch under way. Nothing of a running gr
 its place: its members begin again, with the same random keys.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,11 +43,15 @@ class ControllerState:
     ended: Mapping[str, Any]
 
     def table(self) -> tuple[dict[str, Any], NDArray[np.uint8]]:
-        """Return the state as JSON and the bytes of its arrays."""
+        """Return the state as JSON, and the groups that are ready as bytes.
+
+        So who keeps the JSON for a whole run doesn't keep the groups.
+        """
         store = Store()
+        ready = json.dumps([group_table(group, store) for group in self.ready.values()])
         table = {
             "ledger": ledger_table(self.ledger),
-            "ready": [group_table(group, store) for group in self.ready.values()],
+            "ready": store.put(np.frombuffer(ready.encode(), np.uint8)),
             "again": [[task.id, attempt] for task, attempt in self.again],
             "held": list(self.held),
             "budgets": list(self.budgets),
@@ -66,12 +71,13 @@ def state_from(
     """Make a state again.
 
     Args:
-      content: the bytes of its arrays.
+      content: the bytes of the groups that are ready.
       find: gives the task of an id.
     """
     ledger = ledger_from(table["ledger"], schedule, member_rule(rollout))
     store = Store(content)
-    ready = [group_from(group, store, find) for group in table["ready"]]
+    tables = json.loads(store.get(table["ready"]).tobytes())
+    ready = [group_from(group, store, find) for group in tables]
     return ControllerState(
         ledger=ledger,
         running={group.index: find(group.task_id) for group in ledger.running},

@@ -44,7 +44,7 @@ class SavedRun:
       position: in the tasks, see `TaskStream.state`.
       lengths: how much had been written of the files of records.
       controller: see `ControllerState.table`.
-      ready_bytes: of the controller's arrays.
+      ready_bytes: of the groups that were ready.
       journal: see `Journal.table`.
       wall_seconds: of processes that have ended, up to the checkpoint that the next went on from.
       resumed_from: after how many updates each further process went on.

@@ -103,8 +103,7 @@ class Saver:
             resumed_from=() if self._saved is None else self._saved.resumed_from,
         ).table()
         arrays = await self._sampler.device.run(partial(self._copied, state.held, learner))
-        if ready.size:
-            arrays["ready"] = ready
+        arrays["ready"] = ready
         save = partial(self._checkpoints.save, step, arrays, record)
         await trio.to_thread.run_sync(save, abandon_on_cancel=True)
 
@@ -122,8 +121,7 @@ class Saver:
         weights, structure = jax.tree.flatten(convert(learner.params)) if held else ([], None)
         like: dict[str, Any] = {_name(version): [*map(described, weights)] for version in held}
         del weights
-        if saved.ready_bytes:
-            like["ready"] = np.zeros(saved.ready_bytes, np.uint8)
+        like["ready"] = np.zeros(saved.ready_bytes, np.uint8)
         found: dict[str, Any] = {}
 
         def read(arrays: Any) -> Any:
@@ -133,7 +131,7 @@ class Saver:
         learner.restore(read)
         for version in held:
             self._held[version] = jax.tree.unflatten(structure, found[_name(version)])
-        return np.asarray(found.get("ready", np.zeros(0, np.uint8)))
+        return np.asarray(found["ready"])
 
 
 def _name(version: int) -> str:

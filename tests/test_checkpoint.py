@@ -1,6 +1,7 @@
 """Checkpoints: whole or not there, exact, on whatever mesh, and no more than are kept."""
 
 import errno
+import json
 import os
 import sys
 import time
@@ -75,6 +76,16 @@ def test_what_cannot_be_read_is_named(tmp_path):
     checkpoints.save(1, state(), RECORD)
     with pytest.raises(ConfigError, match=r"1 can't be read: .*; there is no older one"):
         checkpoints.state(1, {"other": jnp.zeros(3)})
+
+
+@pytest.mark.parametrize("change", [{"format": 99}, {}])
+def test_a_checkpoint_of_another_format_is_refused(tmp_path, change):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state(), RECORD)
+    record = tmp_path / "1" / "record" / "metadata"
+    record.write_text(json.dumps(RECORD | change))
+    with pytest.raises(ConfigError, match=r"has format .* go on with the version that wrote it"):
+        checkpoints.record(1)
 
 
 def test_what_a_disk_changed_is_not_taken_for_what_was_saved(tmp_path):

@@ -1,5 +1,7 @@
 """Law 17, with fakes: of kills, stops and resumes nothing is to be seen in what is trained."""
 
+import gc
+import weakref
 from collections import Counter
 from dataclasses import replace
 
@@ -179,6 +181,27 @@ def test_counts_and_budgets_go_on(order):
     assert more > dropped
     in_a_row = relay.runs[-1].controller._budgets.state[0]
     assert in_a_row - saved.budgets[0] == more - dropped
+
+
+@in_one_order
+def test_groups_that_were_ready_are_released_once_they_are_taken(order):
+    saved = 0
+    for seed in range(5):
+        relay = Relay(seed, lockstep(2), steps=8)
+        relay.one_process(15.0, "stop")
+        run, left = relay.make_run(), []
+        groups = [weakref.ref(group) for group in run.saved.ready.values()]
+        saved += len(groups)
+
+        def on_update(update, run=run, left=left, groups=groups):
+            run.saved = None  # the controller has begun with it
+            gc.collect()
+            left.append([group for group in groups if group() is not None])
+
+        run.on_update = on_update
+        run.go()
+        assert left[-1] == []
+    assert saved > 0
 
 
 @in_one_order
