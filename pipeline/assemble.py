@@ -8,15 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from jax.sharding import Mesh
+
 from ..envs.base import Split, Task
 from ..envs.builtin import build_env
 from ..envs.messages import Message
 from ..envs.rewards.scorer import Scorer
 from ..envs.spec import EnvSpec
+from ..sharding.mesh import Topology
 from .algorithms.advantages import batch_scaled, batch_whitened, estimator
 from .algorithms.config import RewardsConfig
 from .algorithms.losses import policy_loss
 from .config import Recipe
+from .device_thread import DeviceThread
 from .errors import ConfigError, check
 from .groups.batching import BatchStatistics, form_batch
 from .groups.packing import microbatches_needed
@@ -28,14 +32,15 @@ from .learner.precision import computed_in
 from .learner.service import Learner, UpdateRule
 from .models.adapted import adapted_model
 from .models.model import Model, decoder_model
+from .models.remat import Remat
 from .offline.sft import demonstrations, render, sft_learner
 from .policy import Policy, TextFiles
 from .policy.renderer import make_renderer
-from .policy.start import Start, load_start
+from .policy.start import Start, load_start, starting_params
 from .policy.teacher import load_teacher
 from .prompts import TaskStream, check_tasks, load_tasks
 from .rollout.episode import Rollout
-from .sampler.layout import check_bits
+from .sampler.layout import make_layout
 from .sampler.service import NativeSampler
 from .text.renderer import Renderer
 from .types import TrainBatch, TrajectoryGroup
@@ -55,6 +60,9 @@ class Parts:
       decoder: the model without adapters.
       model: what learner and sampler compute, with adapters where they are trained.
       teacher: a frozen policy for the distillation; None without one.
+      topology: the devices that learn, and those that sample.
+      device: the learner's thread: the sampler's where they have the same devices, else one of its
+        own, so that neither waits for the other.
     """
 
     spec: EnvSpec
@@ -68,6 +76,8 @@ class Parts:
     decoder: Model
     model: Model
     teacher: Policy | None
+    topology: Topology
+    device: DeviceThread
 
 
 def assemble(recipe: Recipe) -> Parts:
@@ -77,18 +87,22 @@ def assemble(recipe: Recipe) -> Parts:
       ConfigError: for an unknown environment, tasks that it can't use, texts that the alphabet
         can't express, or a pretrained policy that can't be loaded or doesn't fit.
     """
-    policy = load_start(recipe.policy.path, recipe.model, recipe.text)
+    topology = recipe.mesh.placement()
+    policy = load_start(recipe.policy.path, recipe.model, recipe.text, topology)
+    recipe.mesh.check_fits(policy.config, policy.vocab_size, recipe.learner.microbatch_rows)
     spec = _environment(recipe, for_chat=isinstance(policy.text, TextFiles))
     renderer = make_renderer(policy, spec.tools, recipe.policy.chat)
     _check_stop_ids(recipe, renderer)
     train_tasks = _train_tasks(recipe, spec)
     _check_scripts(recipe, spec, train_tasks, renderer)
-    decoder = decoder_model(policy.config, policy.vocab_size, remat=recipe.policy.remat)
+    decoder = _decoder(recipe, policy, remat=recipe.policy.remat)
     model = adapted_model(decoder, recipe.lora) if recipe.lora.on else decoder
-    check_bits(recipe.sampler, model)
+    mesh = _sampler_mesh(topology)
+    make_layout(recipe.sampler, model, mesh)  # what doesn't fit is found before anything compiles
     sampler = NativeSampler(
         recipe.sampler,
         model,
+        mesh=mesh,
         decode_text=renderer.text,
         close_deadline_seconds=recipe.controller.exit_deadline_seconds,
     )
@@ -110,17 +124,31 @@ def assemble(recipe: Recipe) -> Parts:
         policy=policy,
         decoder=decoder,
         model=model,
-        teacher=_teacher(recipe, policy),
+        teacher=_teacher(recipe, policy, topology),
+        topology=topology,
+        device=_learner_thread(recipe, sampler, topology),
     )
 
 
+def make_start(recipe: Recipe, parts: Parts) -> Start:
+    """Give the parameters that the run starts from their places on the learner's mesh."""
+    mesh, seed = parts.topology.learner_mesh, recipe.run.seed
+    return starting_params(parts.policy, parts.decoder, recipe.lora, seed=seed, mesh=mesh)
+
+
 def make_convert(recipe: Recipe, parts: Parts, start: Start) -> Convert:
-    """Compile what turns trained parameters into the sampler's."""
-    weights = recipe.sampler.weights
+    """Compile what turns trained parameters into the sampler's, and moves them there."""
+    weights, places = recipe.sampler.weights, parts.sampler.places()
     if start.frozen is None:
         to_stored = partial(parts.model.sampler_params, weights=weights)
-        return compile_convert(to_stored, start.trained)
-    return compile_lora_convert(*start, lora=recipe.lora, model=parts.decoder, weights=weights)
+        return compile_convert(to_stored, start.trained, places=places)
+    return compile_lora_convert(
+        *start,
+        lora=recipe.lora,
+        model=parts.decoder,
+        weights=weights,
+        places=places,
+    )
 
 
 def make_sft_learner(recipe: Recipe, parts: Parts, start: Start) -> Learner:
@@ -128,7 +156,7 @@ def make_sft_learner(recipe: Recipe, parts: Parts, start: Start) -> Learner:
     return sft_learner(
         start.trained,
         computed_in(parts.model.forward, recipe.learner.compute_type),
-        parts.sampler.device,
+        parts.device,
         config=recipe.warm_start,
         batch_shape=_batch_shape(recipe, recipe.warm_start.batch_conversations),
         frozen=start.frozen,
@@ -158,17 +186,38 @@ def make_learner(recipe: Recipe, parts: Parts, start: Start) -> Learner:
         distillation=recipe.distillation,
     )
     teacher = None if parts.teacher is None else _asked(recipe, parts.teacher)
-    device = parts.sampler.device
-    return Learner(start.trained, rule, device, start.frozen, teacher=teacher)
+    return Learner(start.trained, rule, parts.device, start.frozen, teacher=teacher)
 
 
-def _teacher(recipe: Recipe, policy: Policy) -> Policy | None:
+def _learner_thread(recipe: Recipe, sampler: NativeSampler, topology: Topology) -> DeviceThread:
+    if topology.placement == "collocated":
+        return sampler.device
+    limit = recipe.controller.exit_deadline_seconds
+    return DeviceThread("learner", close_deadline_seconds=limit)
+
+
+def _sampler_mesh(topology: Topology) -> Mesh | None:
+    """Give the sampler's mesh; None where it has the learner's only device."""
+    alone = topology.placement == "collocated" and len(topology.sampler) == 1
+    return None if alone else topology.sampler_mesh
+
+
+def _decoder(recipe: Recipe, policy: Policy, *, remat: Remat = "none") -> Model:
+    parts = recipe.mesh.tensor
+    return decoder_model(policy.config, policy.vocab_size, remat=remat, vocab_parts=parts)
+
+
+def _teacher(recipe: Recipe, policy: Policy, topology: Topology) -> Policy | None:
     path = recipe.distillation.teacher
-    return None if path is None else load_teacher(path, policy.text, policy.vocab_size)
+    if path is None:
+        return None
+    teacher = load_teacher(path, policy.text, policy.vocab_size, topology=topology)
+    recipe.mesh.check_fits(teacher.config, teacher.vocab_size, recipe.learner.microbatch_rows)
+    return teacher
 
 
 def _asked(recipe: Recipe, teacher: Policy) -> Teacher:
-    model = decoder_model(teacher.config, teacher.vocab_size)
+    model = _decoder(recipe, teacher)
     return Teacher(computed_in(model.forward, recipe.learner.compute_type), teacher.params)
 
 

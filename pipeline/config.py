@@ -13,6 +13,7 @@ from .evaluate import EvaluateConfig
 from .groups.ledger import Schedule
 from .learner.distillation import DistillationConfig
 from .learner.optimizer import LearnerConfig
+from .learner.placement import RolloutMeshConfig
 from .models.config import ModelConfig
 from .models.lora import LoraConfig
 from .offline.sft import SftConfig
@@ -58,6 +59,7 @@ class Recipe:
     controller: ControllerConfig = field(default_factory=ControllerConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    mesh: RolloutMeshConfig = field(default_factory=RolloutMeshConfig)
     distillation: DistillationConfig = field(default_factory=DistillationConfig)
     warm_start: SftConfig = field(default_factory=SftConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)

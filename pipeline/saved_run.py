@@ -19,6 +19,7 @@ _FREE = (
     "checkpoint",
     "controller",
     "evaluate",
+    "mesh",
     "prompts.path",
     "rollout.close_deadline_seconds",
     "rollout.env_deadline_seconds",

@@ -37,7 +37,7 @@ class Saver:
         """
         self._recipe = recipe
         self._tasks = parts.tasks
-        self._sampler = parts.sampler
+        self._sampler, self._device = parts.sampler, parts.device
         self._directory = directory
         self._saved = saved
         self._checkpoints = Checkpoints(
@@ -49,7 +49,7 @@ class Saver:
     def begin(self, learner: Learner, convert: Convert) -> ControllerState | None:
         """Bring the learner to the saved state, and return the controller's; None: begin.
 
-        Call it on the device thread, once all programs are compiled.
+        Call it on the learner's thread, once all programs are compiled.
 
         Raises:
           ConfigError: where what is saved can't be read, or belongs to other weights.
@@ -102,18 +102,15 @@ class Saver:
             wall_seconds=wall_seconds,
             resumed_from=() if self._saved is None else self._saved.resumed_from,
         ).table()
-        arrays = await self._sampler.device.run(partial(self._copied, state.held, learner))
+        arrays = await self._sampler.device.run(partial(self._copied_weights, state.held))
+        arrays["learner"] = await self._device.run(lambda: _copied(learner.arrays))
         arrays["ready"] = ready
         save = partial(self._checkpoints.save, step, arrays, record)
         await trio.to_thread.run_sync(save, abandon_on_cancel=True)
 
-    def _copied(self, versions: tuple[int, ...], learner: Learner) -> dict[str, Any]:
-        """Copy the arrays to the host, so that the device is free while they are written."""
-        arrays: dict[str, Any] = {"learner": learner.arrays}
-        for version in versions:
-            arrays[_name(version)] = jax.tree.leaves(self._sampler.weights(version))
-        copies: dict[str, Any] = jax.tree.map(np.array, arrays)
-        return copies
+    def _copied_weights(self, versions: tuple[int, ...]) -> dict[str, Any]:
+        weights = {version: self._sampler.weights(version) for version in versions}
+        return {_name(version): _copied(jax.tree.leaves(it)) for version, it in weights.items()}
 
     def _restore(self, saved: SavedRun, learner: Learner, convert: Convert) -> NDArray[np.uint8]:
         """Read all arrays; return those of the groups that are ready."""
@@ -132,6 +129,11 @@ class Saver:
         for version in held:
             self._held[version] = jax.tree.unflatten(structure, found[_name(version)])
         return np.asarray(found["ready"])
+
+
+def _copied(arrays: Any) -> Any:
+    """Copy arrays to the host, so that the device is free while they are written."""
+    return jax.tree.map(np.array, arrays)
 
 
 def _name(version: int) -> str:

@@ -7,7 +7,7 @@ run's files are whole whenever it ends; a signal ends it in order, with all envi
 import math
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, replace
 from functools import partial
@@ -24,6 +24,7 @@ from .assemble import (
     make_learner,
     make_pack,
     make_sft_learner,
+    make_start,
 )
 from .config import Recipe
 from .controller import LISTED_EPISODES, Controller, Stages, Update
@@ -41,7 +42,7 @@ from .observe.view import View
 from .offline.sft import warm_start
 from .policy.record import Policy
 from .policy.save import save_policy
-from .policy.start import compile_final, starting_params, without_params
+from .policy.start import compile_final, without_params
 from .prediction import describe_bounds, is_quick, predict, updates_to_simulate
 from .rollout.group import Flight
 from .saved_run import SavedRun
@@ -57,6 +58,7 @@ from .waits import Waits
 from .weight_sync import Convert, publish
 
 Finish = Callable[[Params], Policy]
+Serve = Callable[[trio.TaskStatus[None]], Awaitable[None]]
 
 REFRESH_SECONDS = 0.25
 
@@ -135,6 +137,7 @@ class Job:
         run, saved = self._recipe.run, self._saved
         return {
             **run.identity(steps=run.steps, interrupted_by=self.interrupted_by),
+            "devices": self._parts.topology.table(),
             "wall_seconds": time.monotonic() - self._began_seconds,
             **journal.summary(),
             "resumed_from": [] if saved is None else saved.resumed_from,
@@ -156,7 +159,9 @@ class Job:
             nursery.start_soon(guard_loop, self._recipe.controller.loop_blocked_seconds)
             nursery.start_soon(self._refresh_view)
             nursery.start_soon(self._say_what_to_expect)
-            await nursery.start(self._serve_sampler)
+            await nursery.start(self._serve, "sampler", self._parts.sampler.serve)
+            if self._parts.topology.placement == "disaggregated":
+                await nursery.start(self._serve, "learner", self._parts.device.serve)
             await self._run_phases(journal, compilations)
             nursery.cancel_scope.cancel()
 
@@ -178,6 +183,7 @@ class Job:
 
     async def _say_what_to_expect(self) -> None:
         recipe = self._recipe
+        self._view.note(self._parts.topology.describe())
         self._view.note(describe_bounds(recipe.schedule))
         if recipe.run.predict and is_quick(recipe.schedule, recipe.rollout):
             updates = updates_to_simulate(recipe.schedule)
@@ -208,15 +214,15 @@ class Job:
         else:
             run_scope.cancel()
 
-    async def _serve_sampler(self, task_status: trio.TaskStatus[None]) -> None:
-        with stage("sampler"):
-            await self._parts.sampler.serve(task_status)
+    async def _serve(self, name: str, serve: Serve, task_status: trio.TaskStatus[None]) -> None:
+        with stage(name):
+            await serve(task_status)
 
     async def _run_phases(self, journal: Journal, compilations: CompilationCounter) -> None:
         learner, convert, finish = await self._prepare()
         with self._preparing("checkpoint", "reading it, or hashing what it must fit"):
             begin = partial(self._saver.begin, learner, convert)
-            state = await self._parts.sampler.device.run(begin)
+            state = await self._parts.device.run(begin)
         if state is None:
             with self._preparing("weight_sync", "publishing 0"):
                 await self._publish(learner, convert, 0)
@@ -228,13 +234,11 @@ class Job:
             return
         await self._evaluate("after", journal)
         with self._preparing("learner", "hashing the parameters"):
-            self._params_sha256 = await self._parts.sampler.device.run(
-                lambda: fingerprint(learner.params)
-            )
+            self._params_sha256 = await self._parts.device.run(lambda: fingerprint(learner.params))
         if self._recipe.run.save_policy:
             with self._preparing("learner", "saving the policy"):
                 save = partial(self._save, finish, learner)
-                await self._parts.sampler.device.run(save)
+                await self._parts.device.run(save)
 
     def _save(self, finish: Finish, learner: Learner) -> None:
         folder = self._directory.path / POLICY_FOLDER
@@ -243,12 +247,8 @@ class Job:
     async def _prepare(self) -> tuple[Learner, Convert, Finish]:
         """Make the learners, compile all programs, and warm the policy up by imitation."""
         recipe, parts = self._recipe, self._parts
-        device = parts.sampler.device
-        start = await device.run(
-            partial(
-                starting_params, parts.policy, parts.decoder, recipe.lora, seed=recipe.run.seed
-            )
-        )
+        device = parts.device
+        start = await device.run(partial(make_start, recipe, parts))
         parts = self._parts = replace(parts, policy=without_params(parts.policy))
         learner: Learner = await device.run(partial(make_learner, recipe, parts, start))
         self._learner_busy_seconds = partial(getattr, learner, "busy_seconds")
@@ -285,7 +285,7 @@ class Job:
         )
 
     async def _publish(self, learner: Learner, convert: Convert, version: int) -> None:
-        sampler = self._parts.sampler
+        sampler, device = self._parts.sampler, self._parts.device
 
         def read_params() -> Params:
             return learner.params
@@ -294,7 +294,7 @@ class Job:
         if saved is not None:
             await sampler.publish(saved, version)
             return
-        await publish(read_params, sampler, version, convert=convert, device=sampler.device)
+        await publish(read_params, sampler, version, convert=convert, device=device)
 
     async def _evaluate(self, when: str, journal: Journal) -> None:
         config, parts = self._recipe.evaluate, self._parts

@@ -11,10 +11,12 @@ from typing import Any
 
 import jax
 
+from ..sharding.reshard import choose_strategy, make_reshard
 from .device_thread import DeviceThread
+from .learner.placement import mesh_of
 from .models.adapted import adapted_model, base_for_sampler
 from .models.config import StoredWeights
-from .models.lora import LoraConfig, adapt, sampler_adapters
+from .models.lora import LoraConfig, adapt, sampler_adapters, taken_apart
 from .models.model import Model
 from .types import Sampler
 
@@ -22,7 +24,9 @@ Params = Any
 Convert = Callable[[Params], Params]
 
 
-def compile_convert(convert: Convert, params: Params, frozen: Params | None = None) -> Convert:
+def compile_convert(
+    convert: Convert, params: Params, frozen: Params | None = None, *, places: Any = None
+) -> Convert:
     """Compile a conversion of the learner's parameters ahead of time.
 
     Args:
@@ -30,10 +34,12 @@ def compile_convert(convert: Convert, params: Params, frozen: Params | None = No
       params: the learner's parameters, of which only shapes and placement are used.
       frozen: those that it doesn't train: `convert` then takes the pair of both. What is returned
         keeps these arrays, and still takes only those that are trained.
+      places: shardings of what the sampler gets, on its mesh (`NativeSampler.places`); None leaves
+        it where the learner is.
     """
     if frozen is None:
-        return jax.jit(convert).lower(params).compile()
-    compiled = jax.jit(convert).lower((params, frozen)).compile()
+        return _compiled(convert, params, places)
+    compiled = _compiled(convert, (params, frozen), places)
 
     def of_trained(params: Params) -> Params:
         return compiled((params, frozen))
@@ -42,7 +48,13 @@ def compile_convert(convert: Convert, params: Params, frozen: Params | None = No
 
 
 def compile_lora_convert(
-    adapters: Params, base: Params, *, lora: LoraConfig, model: Model, weights: StoredWeights
+    adapters: Params,
+    base: Params,
+    *,
+    lora: LoraConfig,
+    model: Model,
+    weights: StoredWeights,
+    places: Any = None,
 ) -> Convert:
     """Compile what turns trained adapters into the parameters that the sampler uses.
 
@@ -54,17 +66,37 @@ def compile_lora_convert(
       lora: its `publish` decides.
       model: the decoder without adapters; the sampler has `adapted_model(model, lora)`.
       weights: how the sampler stores its own.
+      places: as for `compile_convert`.
     """
     if lora.publish == "merged":
-        whole = adapted_model(model, lora)
-        return compile_convert(partial(whole.sampler_params, weights=weights), adapters, base)
-    served = jax.jit(partial(base_for_sampler, model=model, weights=weights))(base)
-    convert = compile_convert(partial(sampler_adapters, weights=weights), adapters)
+        merged = partial(adapted_model(model, lora).sampler_params, weights=weights)
+        return compile_convert(merged, adapters, base, places=places)
+    of_base, of_adapters = (None, None) if places is None else taken_apart(places)
+    serve = partial(base_for_sampler, model=model, weights=weights)
+    served = compile_convert(serve, base, places=of_base)(base)
+    convert = compile_convert(
+        partial(sampler_adapters, weights=weights), adapters, places=of_adapters
+    )
 
     def beside_base(adapters: Params) -> Params:
         return adapt(served, convert(adapters), lora)
 
     return beside_base
+
+
+def _compiled(convert: Convert, params: Params, places: Any) -> Convert:
+    if places is None:
+        return jax.jit(convert).lower(params).compile()
+    source = mesh_of(params)
+    move = make_reshard(source, places, transform=convert, like=params)
+    if choose_strategy(source, places) == "same_devices":
+        return move
+
+    def arrived(params: Params) -> Params:
+        # The learner's thread waits: the sampler goes on with older weights until these are there.
+        return jax.block_until_ready(move(params))  # type: ignore[no-untyped-call]
+
+    return arrived
 
 
 async def publish(

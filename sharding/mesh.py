@@ -111,6 +111,39 @@ class Topology:
         """The sampler's mesh, ("fsdp", "tensor")."""
         return _fsdp_tensor_mesh(self.sampler, self.sampler_tensor)
 
+    def table(self) -> dict[str, dict[str, object]]:
+        """Say which devices learn and which sample, and how each set is cut, as JSON has it."""
+        sides = {"learner": self.learner_mesh, "sampler": self.sampler_mesh}
+        return {
+            side: {"kind": mesh.devices.flat[0].device_kind, **mesh.shape}
+            | {"devices": [device.id for device in mesh.devices.flat]}
+            for side, mesh in sides.items()
+        }
+
+    def describe(self) -> str:
+        """Say the same in one line, for people.
+
+        Example:
+          >>> Topology.local(1).describe()
+          'learner and sampler: the same device, 1 x cpu'
+        """
+        if len(self.learner) == 1 and self.placement == "collocated":
+            return f"learner and sampler: the same device, {_counted(self.learner)}"
+        learner, sampler = (_cut(mesh) for mesh in (self.learner_mesh, self.sampler_mesh))
+        if self.placement == "collocated":
+            same = _counted(self.learner)
+            return f"learner ({learner}) and sampler ({sampler}): the same devices, {same}"
+        sides = _counted(self.learner), _counted(self.sampler)
+        return f"learner: {sides[0]} ({learner}); sampler: {sides[1]} others ({sampler})"
+
+
+def _counted(devices: Sequence[jax.Device]) -> str:
+    return f"{len(devices)} x {devices[0].device_kind}"
+
+
+def _cut(mesh: Mesh) -> str:
+    return " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
+
 
 def _fsdp_tensor_mesh(devices: Sequence[jax.Device], tensor: int) -> Mesh:
     return make_mesh(devices, {FSDP: len(devices) // tensor, TENSOR: tensor})

@@ -24,7 +24,7 @@ MAX_PARAMETERS = 8
 MAX_CONFIG_FIELDS = 12
 MAX_RECORD_FIELDS = 16
 # How tokens are drawn is four numbers that everyone knows by these names beside the temperature.
-MORE_FIELDS = {"RolloutConfig": 15, "Recipe": 17}  # a recipe has a section for each stage
+MORE_FIELDS = {"RolloutConfig": 15, "Recipe": 18}  # a recipe has a section for each stage
 
 # Optional packages, each imported by the one module that is about it.
 EXTRAS = {

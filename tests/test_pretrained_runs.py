@@ -10,10 +10,10 @@ import pytest
 
 from headrace import ConfigError, Policy, TextFiles, load_policy, save_policy
 from headrace.envs.calculator_chat import SYSTEM
-from headrace.pipeline.assemble import assemble, make_learner
+from headrace.pipeline.assemble import assemble, make_learner, make_start
 from headrace.pipeline.models.families import family_of
 from headrace.pipeline.models.parameters import declare
-from headrace.pipeline.policy.start import compile_final, starting_params, without_params
+from headrace.pipeline.policy.start import compile_final, without_params
 from headrace.pipeline.recipes import load_recipe
 from headrace.pipeline.text.template_renderer import TemplateRenderer
 from tests.fakes.thinking import TURNS, save_thinking_policy
@@ -81,14 +81,10 @@ def script(parts):
     return parts.train_tasks[0], np.random.default_rng(0)
 
 
-def starting(recipe, parts):
-    return starting_params(parts.policy, parts.decoder, recipe.lora, seed=recipe.run.seed)
-
-
 def test_fresh_adapters_leave_the_policy_as_it_was(folder: Path) -> None:
     recipe = recipe_for(folder)
     parts = assemble(recipe)
-    begin = starting(recipe, parts)
+    begin = make_start(recipe, parts)
     loaded = load_policy(folder)
     assert_same(begin.frozen, loaded.params)
     policy = without_params(parts.policy)
@@ -103,7 +99,7 @@ def test_what_is_trained_are_adapters_or_everything(folder: Path, rank: int) -> 
     recipe = recipe_for(folder)
     recipe = replace(recipe, lora=replace(recipe.lora, rank=rank))
     parts = assemble(recipe)
-    begin = starting(recipe, parts)
+    begin = make_start(recipe, parts)
     sizes = sum(leaf.size for leaf in jax.tree.leaves(begin.trained))
     everything = sum(leaf.size for leaf in jax.tree.leaves(load_policy(folder).params))
     assert (sizes == everything) == (rank == 0)

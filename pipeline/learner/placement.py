@@ -4,14 +4,13 @@ Placing changes no value. Sums over devices are taken in another order than on o
 agree up to float32's rounding.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding
 
 from ...sharding.mesh import Topology
-from ...sharding.partition import shard, tree_shardings
 from ...sharding.rules import LEARNER_RULES, partition_spec
 from ..errors import check
 from ..models.config import ModelConfig
@@ -30,8 +29,9 @@ class MeshConfig:
     """Parts that heads, hidden units and the vocabulary are cut into."""
 
     def __post_init__(self) -> None:
-        for name in ("fsdp", "tensor"):
-            check(getattr(self, name) >= 1, f"mesh.{name}", getattr(self, name), ">= 1")
+        for one in fields(self):
+            value = getattr(self, one.name)
+            check(value >= one.default, f"mesh.{one.name}", value, f">= {one.default}")
 
     def topology(self) -> Topology:
         """Take the devices.
@@ -39,11 +39,7 @@ class MeshConfig:
         Raises:
           ConfigError: where this process has fewer.
         """
-        devices, needed = jax.local_devices(), self.fsdp * self.tensor
-        most = f"at most {len(devices)}, the devices of this process"
-        hint = "lower --mesh.fsdp or --mesh.tensor"
-        check(needed <= len(devices), "mesh.fsdp times mesh.tensor", needed, most, hint=hint)
-        used = tuple(devices[:needed])
+        used = _first_devices(self.fsdp * self.tensor, "mesh.fsdp times mesh.tensor")
         return Topology(used, used, self.tensor, self.tensor)
 
     def check_fits(self, model: ModelConfig, vocab_size: int, rows: int) -> None:
@@ -66,9 +62,38 @@ class MeshConfig:
             check(size % value == 0, f"mesh.{parts}", value, f"a divisor of {name}, {size}")
 
 
-def place(params: Tree, axes: Tree, mesh: Mesh) -> Tree:
-    """Place parameters by the logical names of their axes."""
-    return shard(params, tree_shardings(axes, mesh, LEARNER_RULES))
+@dataclass(frozen=True)
+class RolloutMeshConfig(MeshConfig):
+    """On how many devices a run with rollouts learns, and on which it samples."""
+
+    sampler_devices: int = 0
+    """Devices that sample and don't learn, those after the learner's; 0: the learner's sample."""
+    sampler_tensor: int = 0
+    """Parts that heads, hidden units and the vocabulary are cut into for sampling; rows and their
+    cache are cut over the other devices, and weights aren't. 0: as many as mesh.tensor."""
+
+    def placement(self) -> Topology:
+        """Take the devices of learner and sampler.
+
+        Raises:
+          ConfigError: where this process has fewer, or the sampler's don't divide.
+        """
+        count, what = self.fsdp * self.tensor, "mesh.fsdp times mesh.tensor"
+        both = f"{what} plus mesh.sampler_devices" if self.sampler_devices else what
+        devices = _first_devices(count + self.sampler_devices, both)
+        sampler, tensor = devices[count:] or devices, self.sampler_tensor or self.tensor
+        for whose, number in (("sampler's", len(sampler)), ("learner's", count)):
+            fits = f"a divisor of the {whose} devices, {number}"
+            hint = "the learner cuts what it publishes; 0 takes mesh.tensor"
+            check(number % tensor == 0, "mesh.sampler_tensor", tensor, fits, hint=hint)
+        return Topology(devices[:count], sampler, self.tensor, tensor)
+
+
+def _first_devices(count: int, what: str) -> tuple[jax.Device, ...]:
+    devices = jax.local_devices()
+    most = f"at most {len(devices)}, the devices of this process"
+    check(count <= len(devices), what, count, most, hint="lower one of them")
+    return tuple(devices[:count])
 
 
 def whole(mesh: Mesh) -> NamedSharding:
@@ -83,16 +108,38 @@ def by_rows(mesh: Mesh) -> NamedSharding:
 
 def place_rows(batch: TrainBatch, mesh: Mesh) -> TrainBatch:
     """Place a batch's arrays: those over tokens by rows, numbers on each device."""
-    shardings = jax.tree.map(lambda leaf: by_rows(mesh) if leaf.ndim else whole(mesh), batch)
-    placed: TrainBatch = jax.device_put(batch, shardings)
+    placed: TrainBatch = jax.device_put(batch, _row_shardings(batch, mesh))
     return placed
+
+
+def describe_rows(batch: TrainBatch, mesh: Mesh) -> TrainBatch:
+    """Describe the arrays that `place_rows` gives, from descriptions of a batch's."""
+    described: TrainBatch = jax.tree.map(
+        lambda leaf, sharding: leaf.update(sharding=sharding), batch, _row_shardings(batch, mesh)
+    )
+    return described
+
+
+def _row_shardings(batch: TrainBatch, mesh: Mesh) -> Tree:
+    return jax.tree.map(lambda leaf: by_rows(mesh) if leaf.ndim else whole(mesh), batch)
+
+
+def mesh_of(params: Tree) -> Mesh:
+    """Give the mesh on which parameters lie; the first device's where they lie on none."""
+    meshes = map(_mesh_of, jax.tree.leaves(params))
+    mesh: Mesh = next(filter(None, meshes), None) or Topology.local(1).learner_mesh
+    return mesh
 
 
 def place_rest(tree: Tree, mesh: Mesh) -> Tree:
     """Put what isn't on the mesh yet on each of its devices, such as an optimizer's count."""
 
-    def placed(leaf: jax.Array) -> jax.Array:
-        there = isinstance(leaf.sharding, NamedSharding) and leaf.sharding.mesh == mesh
-        return leaf if there else jax.device_put(leaf, whole(mesh))
+    def placed(leaf: Any) -> Any:
+        return leaf if _mesh_of(leaf) == mesh else jax.device_put(leaf, whole(mesh))
 
     return jax.tree.map(placed, tree)
+
+
+def _mesh_of(leaf: Any) -> Any:
+    placed = isinstance(leaf, jax.Array) and isinstance(leaf.sharding, NamedSharding)
+    return leaf.sharding.mesh if placed else None

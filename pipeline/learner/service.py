@@ -8,7 +8,7 @@ one copy of parameters and optimizer state.
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from .critic import CriticRule, batch_values, critic_step, hidden_width, init_cr
 from .distillation import DistillationConfig, Teacher, distilled
 from .fingerprint import fingerprint
 from .logprobs import Forward, batch_logprobs
+from .placement import by_rows, describe_rows, mesh_of, place_rest, place_rows, whole
 from .state import LearnerState, Params, described, init_state, with_frozen
 from .step import Anchors, Metrics, train_step
 
@@ -117,14 +118,19 @@ class Learner:
         """Start from `params` (copied) with a fresh optimizer state.
 
         Args:
+          params: on a mesh with axes "fsdp", over which rows are cut, and "tensor", they stay as
+            they are cut, and everything else goes there; otherwise all goes to the first device.
           device: the thread that runs all JAX calls; it must be serving when methods are awaited.
           frozen: parameters that the model has beside those that are trained. They aren't copied,
             and several learners may share them.
           teacher: whose opinion of the sampled tokens is, or adds to, their advantages.
         """
+        self._mesh = mesh = mesh_of(params)
         self._rule = rule
         self._device = device
-        self._frozen = frozen
+        self._frozen = place_rest(frozen, mesh)
+        if teacher is not None:
+            teacher = replace(teacher, params=place_rest(teacher.params, mesh))
         self._teacher = teacher
         self._reference: Params | None = None
         self._critic: LearnerState | None = None
@@ -214,14 +220,16 @@ class Learner:
         return await self._device.run(partial(self._update, batch))
 
     def _adopt(self, params: Params) -> None:
+        rule, mesh = self._rule, self._mesh
+        params = place_rest(params, mesh)
         own = jax.tree.map(jnp.copy, params)
-        self._state = init_state(own, self._rule.optimizer)
-        if self._rule.keep_reference and self._rule.base_forward is None:
+        self._state = place_rest(init_state(own, rule.optimizer), mesh)
+        if rule.keep_reference and rule.base_forward is None:
             self._reference = jax.tree.map(jnp.copy, params)
-        if self._rule.critic is not None:
-            whole, batch = with_frozen(params, self._frozen), self._rule.arrays.abstract()
-            critic = init_critic(params, hidden_width(self._rule.forward, whole, batch))
-            self._critic = init_state(critic, self._rule.critic.optimizer)
+        if rule.critic is not None:
+            both, batch = with_frozen(params, self._frozen), rule.arrays.abstract()
+            critic = init_critic(params, hidden_width(rule.forward, both, batch))
+            self._critic = place_rest(init_state(critic, rule.critic.optimizer), mesh)
 
     def _compile(self) -> None:
         with self._compiling:
@@ -229,8 +237,8 @@ class Learner:
                 self._programs = self._compile_programs()
 
     def _compile_programs(self) -> _Programs:
-        rule = self._rule
-        batch = rule.arrays.abstract()
+        rule, mesh = self._rule, self._mesh
+        batch = describe_rows(rule.arrays.abstract(), mesh)
         logprobs = batch.rollout_logprobs
         step = partial(
             train_step,
@@ -244,12 +252,17 @@ class Learner:
         follow = partial(_moving_average, decay=rule.reference_decay)
         follows = rule.keep_reference and rule.reference_decay < 1
         teach, values = self._compile_critic(batch)
+        stepped = _places(self._state), whole(mesh)
+        operands = self._state, batch, anchors, self._frozen
+        credited = (batch, anchors, logprobs)
         return _Programs(
-            step=_compiled(step, self._state, batch, anchors, self._frozen, donate=0),
+            step=_compiled(step, *operands, out=stepped, donate=0),
             score=score,
             score_reference=score_reference,
-            follow=_compiled(follow, params, params, donate=0) if follows else None,
-            credit=_compiled(rule.credit, batch, anchors, logprobs) if rule.credit else None,
+            follow=_compiled(follow, params, params, out=_places(params), donate=0)
+            if follows
+            else None,
+            credit=_compiled(rule.credit, *credited, out=by_rows(mesh)) if rule.credit else None,
             values=values,
             teach=teach,
             ask=self._compile_teacher(batch),
@@ -257,16 +270,16 @@ class Learner:
 
     def _compile_scores(self, batch: TrainBatch) -> tuple[Any, Any]:
         """Compile what scores the policy and the reference: one program, but for the base's."""
-        rule, policy = self._rule, None
+        rule, policy, rows = self._rule, None, by_rows(self._mesh)
         score = partial(batch_logprobs, temperature=rule.temperature)
         of_start = rule.keep_reference and rule.base_forward is None
         if rule.old_logprobs == "recompute" or of_start:
-            whole = with_frozen(self._state.params, self._frozen)
-            policy = _compiled(partial(score, forward=rule.forward), whole, batch)
+            both = with_frozen(self._state.params, self._frozen)
+            policy = _compiled(partial(score, forward=rule.forward), both, batch, out=rows)
         if not rule.keep_reference or rule.base_forward is None:
             return policy, policy if of_start else None
         of_base = partial(score, forward=rule.base_forward)
-        return policy, _compiled(of_base, self._frozen, batch)
+        return policy, _compiled(of_base, self._frozen, batch, out=rows)
 
     def _compile_teacher(self, batch: TrainBatch) -> Any:
         if self._teacher is None:
@@ -278,23 +291,26 @@ class Learner:
             config=rule.distillation,
             temperature=rule.temperature,
         )
-        return _compiled(ask, teacher.params, batch, batch.rollout_logprobs)
+        told = by_rows(self._mesh), whole(self._mesh)
+        return _compiled(ask, teacher.params, batch, batch.rollout_logprobs, out=told)
 
     def _compile_critic(self, batch: TrainBatch) -> tuple[Any, Any]:
-        if self._critic is None or self._rule.critic is None:
+        critic, rule, mesh = self._critic, self._rule, self._mesh
+        if critic is None or rule.critic is None:
             return None, None
-        step = partial(critic_step, forward=self._rule.forward, rule=self._rule.critic)
-        values = partial(batch_values, forward=self._rule.forward)
+        step = partial(critic_step, forward=rule.forward, rule=rule.critic)
+        values = partial(batch_values, forward=rule.forward)
+        operands, stepped = (critic, batch, batch.advantages), (_places(critic), whole(mesh))
         return (
-            _compiled(step, self._critic, batch, batch.advantages, self._frozen, donate=0),
-            _compiled(values, self._critic.params, batch, self._frozen),
+            _compiled(step, *operands, self._frozen, out=stepped, donate=0),
+            _compiled(values, critic.params, batch, self._frozen, out=by_rows(mesh)),
         )
 
     def _update(self, batch: TrainBatch) -> dict[str, float]:
         self._compile()
         assert self._programs is not None
         started = time.perf_counter()
-        batch = jax.device_put(as_numpy(batch))
+        batch = place_rows(as_numpy(batch), self._mesh)
         anchors = self._anchors(batch, self._programs)
         epochs = list(self._epochs(batch, anchors, self._programs))
         if self._programs.follow is not None:
@@ -341,10 +357,22 @@ class Learner:
         return Anchors(old, ref)
 
 
-def _compiled(function: Callable[..., Any], *operands: Any, donate: int | None = None) -> Any:
-    """Compile a function for operands like these; the program takes them in this order."""
+def _compiled(
+    function: Callable[..., Any], *operands: Any, out: Any, donate: int | None = None
+) -> Any:
+    """Compile a function for operands like these; the program takes them in this order.
+
+    Args:
+      out: shardings of the results.
+    """
     donated = () if donate is None else donate
-    return jax.jit(function, donate_argnums=donated).lower(*operands).compile()
+    jitted = jax.jit(function, donate_argnums=donated, out_shardings=out)
+    return jitted.lower(*operands).compile()
+
+
+def _places(tree: Any) -> Any:
+    """Say where each array of a tree lies."""
+    return jax.tree.map(lambda leaf: leaf.sharding, tree)
 
 
 def _moving_average(reference: Params, params: Params, *, decay: float) -> Params:

@@ -180,6 +180,23 @@ def adapt(base: Params, adapters: Params, config: LoraConfig) -> Params:
     return base | {"layers": [adapted(*both) for both in zip(layers, pairs, strict=True)]}
 
 
+def taken_apart(params: Params) -> tuple[Params, Params]:
+    """Undo `adapt` for the sampler's parameters, or what is known of each: (base, adapters)."""
+
+    def base(layer: Params) -> Params:
+        return {
+            name: matrix.base if isinstance(matrix, Adapted) else matrix
+            for name, matrix in layer.items()
+        }
+
+    def pairs(layer: Params) -> Params:
+        adapted = {name: it for name, it in layer.items() if isinstance(it, Adapted)}
+        return {name: {"a": it.a, "b": it.b} for name, it in adapted.items()}
+
+    layers = params["layers"]
+    return params | {"layers": [*map(base, layers)]}, {"layers": [*map(pairs, layers)]}
+
+
 def merge(base: Params, adapters: Params, config: LoraConfig) -> Merged:
     """Add the adapters' changes to the base, in float32; pure.
 

@@ -11,17 +11,15 @@ from ..algorithms.distillation import divergence
 from ..errors import ConfigError
 from ..learner.distillation import Teacher
 from ..learner.optimizer import make_optimizer
-from ..learner.placement import place
 from ..learner.precision import computed_in
 from ..models.adapted import adapted_model
 from ..models.frozen import freeze, frozen_axes
-from ..models.lora import adapter_axes
 from ..models.model import Forward, Model, decoder_model
 from ..models.parameters import Params, logical_axes
 from ..models.remat import Remat
 from ..policy import Policy, TextFiles
 from ..policy.renderer import make_schema_renderer
-from ..policy.start import Start, compile_final, load_start, starting_params, without_params
+from ..policy.start import compile_final, load_start, place, starting_params, without_params
 from ..policy.teacher import load_teacher
 from ..prompts import Cursor
 from ..text.conversation import ToolSchema
@@ -120,13 +118,7 @@ def make_learner(
     policy, lora, mesh = parts.policy, recipe.lora, parts.mesh
     decoder = _decoder(policy, recipe, remat=recipe.policy.remat)
     model = adapted_model(decoder, lora) if lora.on else decoder
-    trained, frozen = starting_params(policy, decoder, lora, seed=recipe.run.seed)
-    axes = logical_axes(policy.config)
-    if frozen is None:
-        start = Start(place(trained, axes, mesh), None)
-    else:
-        adapters = place(trained, adapter_axes(trained, axes), mesh)
-        start = Start(adapters, place(frozen, frozen_axes(frozen, axes), mesh))
+    start = starting_params(policy, decoder, lora, seed=recipe.run.seed, mesh=mesh)
     final = compile_final(without_params(policy), start, lora)
     teacher = None if parts.teacher is None else _stored(recipe, parts.teacher, mesh)
     rule = _rule(recipe, model.forward, teacher, parts)

@@ -7,14 +7,17 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from ...sharding.mesh import Topology
+from ...sharding.partition import shard, tree_shardings
+from ...sharding.rules import LEARNER_RULES
 from ..models.adapted import merged_params
 from ..models.config import ModelConfig
-from ..models.frozen import freeze
-from ..models.lora import LoraConfig, init_lora
+from ..models.frozen import freeze, frozen_axes
+from ..models.lora import LoraConfig, adapter_axes, init_lora
 from ..models.model import Model
-from ..models.parameters import Params
+from ..models.parameters import Params, logical_axes
 from ..text.renderer import CharacterRenderer, TextConfig
 from .load import load_policy
 from .record import Policy
@@ -48,20 +51,34 @@ def load_start(
     return Policy(model, CharacterRenderer(text).vocab_size, {}, text)
 
 
-def starting_params(policy: Policy, decoder: Model, lora: LoraConfig, *, seed: int) -> Start:
+def starting_params(
+    policy: Policy, decoder: Model, lora: LoraConfig, *, seed: int, mesh: Mesh
+) -> Start:
     """Take a policy's parameters, or draw them from the run's seed; likewise adapters.
 
     Args:
       policy: one without parameters has them drawn.
       decoder: its model, without adapters.
+      mesh: the learner's, on which they are put.
     """
+    axes = logical_axes(policy.config)
     # Hashed, since a JAX key takes only the low 32 bits of a seed.
     key = jax.random.key(zlib.crc32(f"parameters {seed}".encode()))
     params = policy.params or decoder.init(key)
     if not lora.on:
-        return Start(params, None)
+        return Start(place(params, axes, mesh), None)
     base = freeze(params, lora.base)
-    return Start(init_lora(jax.random.fold_in(key, 1), base, lora), base)
+    adapters = init_lora(jax.random.fold_in(key, 1), base, lora)
+    return Start(
+        place(adapters, adapter_axes(adapters, axes), mesh),
+        place(base, frozen_axes(base, axes), mesh),
+    )
+
+
+def place(params: Params, axes: Params, mesh: Mesh) -> Params:
+    """Place a learner's parameters by the logical names of their axes."""
+    placed: Params = shard(params, tree_shardings(axes, mesh, LEARNER_RULES))
+    return placed
 
 
 def without_params(policy: Policy) -> Policy:

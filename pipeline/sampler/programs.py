@@ -105,7 +105,7 @@ def compile_programs(
     with ThreadPoolExecutor(thread_name_prefix="compile") as pool:
         compiled = dict(zip(lowered, pool.map(compile_one, lowered.values()), strict=True))
     params = abstract_params(model, config.weights)
-    shardings = sizes.layout.shardings(_axes(params, sizes))
+    shardings = weight_places(config, model, mesh)
     return Programs(
         shards=sizes.layout.shards,
         initial_state=compiled["initial_state"],
@@ -165,7 +165,7 @@ def _lower_window(sizes: _Sizes, window: int) -> Lowered:
     state, axes = _state(sizes)
     chunk = idle_chunk(config, window)
     operands = params, state, pack(chunk)
-    inputs = _axes(params, sizes), axes, leading(operands[-1], "rows")
+    inputs = _axes(params, config, sizes.model), axes, leading(operands[-1], "rows")
     fill = partial(prefill, model=sizes.model)
     into_cache = partial(prefill_packed, prefill=fill, like=chunk)
     prefills = layout.jit(into_cache, inputs=inputs, outputs=axes, donate=(1,))
@@ -181,7 +181,7 @@ def _lower_decode(sizes: _Sizes, window: int, params: Any) -> Lowered:
     of_views = Views(leading(views.tenures, "rows"), leading(views.layers, "kv_heads", "rows"))
     like = idle_decode(config, sizes.model.vocab_size, window)
     operands = params, state, views, DecodeInput(*map(pack, like))
-    inputs = _axes(params, sizes), axes, of_views, leading(operands[-1], "rows")
+    inputs = _axes(params, config, sizes.model), axes, of_views, leading(operands[-1], "rows")
     steps = partial(
         decode,
         steps=config.decode_tokens,
@@ -226,10 +226,20 @@ def _place(expected: Any, shardings: Any, params: Params) -> Params:
     return params if shardings is None else shard(params, shardings)
 
 
-def _axes(params: Any, sizes: _Sizes) -> Any:
+def weight_places(config: SamplerConfig, model: Model, mesh: Mesh | None) -> Any:
+    """Say where the sampler's parameters lie on a mesh: a tree of shardings; None without one.
+
+    Raises:
+      ConfigError: for sizes that the mesh can't cut evenly.
+    """
+    axes = _axes(abstract_params(model, config.weights), config, model)
+    return make_layout(config, model, mesh).shardings(axes)
+
+
+def _axes(params: Any, config: SamplerConfig, model: Model) -> Any:
     """The axes of the parameters; without names where the model gives none: whole everywhere."""
-    axes = sizes.model.sampler_axes
-    return leading(params) if axes is None else axes(sizes.config.weights)
+    axes = model.sampler_axes
+    return leading(params) if axes is None else axes(config.weights)
 
 
 def abstract_params(model: Model, weights: StoredWeights) -> Any:

@@ -24,7 +24,7 @@ from .config import SamplerConfig
 from .engine import Engine, SamplerStatistics
 from .occupant import Ticket
 from .options import check_fits
-from .programs import Programs
+from .programs import Programs, weight_places
 from .scheduler import Finished
 from .stops import DecodeText
 from .versions import LiveVersions
@@ -67,6 +67,7 @@ class NativeSampler:
         close_deadline_seconds: for the command that runs on the device thread at the end.
         """
         self._config = config
+        self._places = partial(weight_places, config, model, mesh)
         self._vocab_size = model.vocab_size
         self._sizes = config.option_sizes(model.vocab_size)
         self._decode_text = decode_text
@@ -88,6 +89,13 @@ class NativeSampler:
     def device(self) -> DeviceThread:
         """The thread that owns the devices; a learner on the same devices shares it."""
         return self._device
+
+    def places(self) -> Any:
+        """Say where weights that are published best lie already: a tree of shardings.
+
+        None: without a mesh. Weights that lie elsewhere are moved, which may take long.
+        """
+        return self._places()
 
     def compile(self) -> None:
         """Compile all programs; call it before `serve`, from any thread. Takes seconds."""

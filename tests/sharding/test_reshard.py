@@ -66,6 +66,7 @@ def assert_same(moved: Any, expected: Any) -> None:
         ("equal", "staged", "staged"),
         ("fewer", "staged", "host"),
         ("more", "host", "staged"),
+        ("more", "staged", "staged"),
     ],
 )
 @settings(max_examples=3)
@@ -139,7 +140,11 @@ def test_moving_again_compiles_nothing() -> None:
 
 
 def test_the_strategy_follows_the_devices() -> None:
-    chosen = {n: choose_strategy(p.learner_mesh, p.sampler_mesh) for n, p in PLACES.items()}
+    def choose(where: Topology) -> Strategy:
+        shardings = tree_shardings(AXES, where.sampler_mesh, SAMPLER_RULES)
+        return choose_strategy(where.learner_mesh, shardings)
+
+    chosen = {name: choose(where) for name, where in PLACES.items()}
     assert chosen.pop("collocated") == "same_devices"
     assert set(chosen.values()) == {"host"}  # these devices are CPUs
 
@@ -147,7 +152,7 @@ def test_the_strategy_follows_the_devices() -> None:
 def test_impossible_moves_are_refused() -> None:
     where = PLACES["uneven"]
     shardings = tree_shardings(AXES, where.sampler_mesh, SAMPLER_RULES)
-    with pytest.raises(ValueError, match="divides 3, those of the source, got 4"):
+    with pytest.raises(ValueError, match="divides 3, the devices of the source, got 4"):
         make_reshard(where.learner_mesh, shardings, strategy="staged")
     mixed = {
         "a": shardings["embedding"],
