@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
+from .frozen import made_quickly
 from .messages import Message
 
 Split = Literal["train", "eval"]
@@ -20,6 +21,7 @@ EPISODE: ContextVar[str] = ContextVar("episode", default="")
 """The name of the episode that a task works for, for logs; "" outside of a run."""
 
 
+@made_quickly
 @dataclass(frozen=True)
 class Task:
     """One data item: what an episode is about.
@@ -33,6 +35,7 @@ class Task:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+@made_quickly
 @dataclass(frozen=True)
 class StepResult:
     """An environment's answer to one message of the policy.

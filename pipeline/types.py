@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..envs.base import Task
+from ..envs.frozen import made_quickly
 from ..envs.messages import Message
 from .sampling import PLAIN, Sampling
 
@@ -63,6 +64,7 @@ class FinishReason(enum.StrEnum):
     PROMPT_TOO_LONG = "prompt_too_long"  # nothing was sampled
 
 
+@made_quickly
 @dataclass(frozen=True, eq=False)
 class SampleRequest:
     """One turn asked of the sampler.
@@ -102,6 +104,7 @@ class TopLogprobs(NamedTuple):
     logprobs: Float32s
 
 
+@made_quickly
 @dataclass(frozen=True, eq=False)
 class Completion:
     """What the sampler returns for one request; arrays have the same length n, but for `experts`.
@@ -193,6 +196,7 @@ class Turn(NamedTuple):
     reward: float = 0.0
 
 
+@made_quickly
 @dataclass(frozen=True, eq=False)
 class Trajectory:
     """The token-exact record of one episode, or of a part of one.
@@ -263,9 +267,8 @@ class Trajectory:
         more = self.log_kept_mass, self.experts
         for array in (self.loss_mask, self.rollout_logprobs, self.policy_versions, *more):
             if array is not None and len(array) != length:
-                raise ValueError(
-                    f"arrays of a trajectory differ in length: {len(array)} and {length}"
-                )
+                text = f"arrays of a trajectory differ in length: {len(array)} and {length}"
+                raise ValueError(text)
 
     def _check_versions(self, mask: bytes) -> None:
         versions = self.policy_versions[self.loss_mask]
@@ -279,8 +282,7 @@ class Trajectory:
         if (self.policy_versions != _NOT_SAMPLED).tobytes() != mask:
             raise ValueError("a token that was not sampled has a policy version")
         first = self.earlier[0].oldest_version if self.earlier else oldest
-        object.__setattr__(self, "oldest_version", first)
-        object.__setattr__(self, "newest_version", newest)
+        vars(self).update(oldest_version=first, newest_version=newest)
 
     def _check_logprobs(self, mask: bytes) -> None:
         logprobs = self.rollout_logprobs
@@ -338,6 +340,7 @@ class EpisodeFailure:
 Outcome = Trajectory | EpisodeFailure
 
 
+@made_quickly
 @dataclass(frozen=True, eq=False)
 class TrajectoryGroup:
     """The trajectories of one task, used as a whole or not at all.

@@ -29,6 +29,7 @@ from ..types import (
 _End = tuple[Mapping[str, float], float, StopReason, Mapping[str, float]]
 _NOT_SAMPLED = array("i", [NO_VERSION])
 _NO_VERSION = np.array(NO_VERSION, np.int32)  # compares twice as fast as a plain number
+_INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)  # looked up once
 
 
 class TrajectoryBuilder:
@@ -39,6 +40,8 @@ class TrajectoryBuilder:
       >>> builder.tokens
       array([7, 8], dtype=int32)
     """
+
+    __slots__ = ("_earlier", "_info", "_messages", "_reward", "_sample")
 
     def __init__(self, prompt: Sequence[int]):
         self._sample = _Sample(prompt)
@@ -53,7 +56,7 @@ class TrajectoryBuilder:
     @property
     def tokens(self) -> Int32s:
         """All ids of the present sample so far, i32[T]: the next request's prompt."""
-        return np.frombuffer(self._sample.tokens.tobytes(), np.int32)
+        return np.frombuffer(self._sample.tokens.tobytes(), _INT32)
 
     @property
     def samples(self) -> int:
@@ -108,6 +111,7 @@ class _Sample:
     """The tokens of one sample. Append-only."""
 
     # Arrays of 4-byte numbers, which NumPy copies as a whole: each turn asks for all ids so far.
+    __slots__ = ("experts", "log_kept_mass", "logprobs", "tokens", "turns", "versions")
 
     def __init__(self, prompt: Sequence[int]):
         self.tokens = array("i", prompt)
@@ -124,9 +128,9 @@ class _Sample:
 
     def act(self, completion: Completion, sample_seconds: float) -> None:
         start = len(self.tokens)
-        self.tokens.frombytes(completion.tokens.astype(np.int32, copy=False).tobytes())
-        self.logprobs.frombytes(completion.logprobs.astype(np.float32, copy=False).tobytes())
-        self.versions.frombytes(completion.policy_versions.astype(np.int32, copy=False).tobytes())
+        self.tokens.frombytes(completion.tokens.astype(_INT32, copy=False).tobytes())
+        self.logprobs.frombytes(completion.logprobs.astype(_FLOAT32, copy=False).tobytes())
+        self.versions.frombytes(completion.policy_versions.astype(_INT32, copy=False).tobytes())
         self.turns.append(Turn(start, len(self.tokens), sample_seconds))
         if completion.log_kept_mass is not None:
             self.log_kept_mass[start] = completion.log_kept_mass
@@ -140,11 +144,11 @@ class _Sample:
         seconds: float = 0.0,
         earlier: tuple[Trajectory, ...] = (),
     ) -> Trajectory:
-        versions = np.frombuffer(self.versions.tobytes(), np.int32)
+        versions = np.frombuffer(self.versions.tobytes(), _INT32)
         return Trajectory(  # by position, as that many names take a microsecond
-            np.frombuffer(self.tokens.tobytes(), np.int32),
+            np.frombuffer(self.tokens.tobytes(), _INT32),
             versions != _NO_VERSION,
-            np.frombuffer(self.logprobs.tobytes(), np.float32),
+            np.frombuffer(self.logprobs.tobytes(), _FLOAT32),
             versions,
             tuple(self.turns),
             *end,

@@ -81,10 +81,10 @@ class Distribution:
     def _quantile(self, share: float) -> float:
         """Of the distribution with mean 1 and no cut."""
         tail = self.tail
-        if self.kind == "exponential":
-            return -math.log1p(-share)
         if self.kind == "lognormal":
             return math.exp(tail.sigma * _NORMAL.inv_cdf(share) - tail.half_variance)
+        if self.kind == "exponential":
+            return -math.log1p(-share)
         if self.kind == "pareto":
             return (1 - 1 / tail.alpha) * math.pow(1 - share, -1 / tail.alpha)
         return 1.0

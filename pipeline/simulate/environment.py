@@ -37,7 +37,7 @@ class World:
 
 def with_room(course: Course) -> Course:
     """Return the course with messages that have room for the numbers that they carry."""
-    if course.prompt_tokens >= _SHORTEST_PROMPT and min(course.observed_tokens) >= 1:
+    if course.prompt_tokens >= _SHORTEST_PROMPT and 0 not in course.observed_tokens:
         return course
     return course._replace(
         prompt_tokens=max(_SHORTEST_PROMPT, course.prompt_tokens),
@@ -106,13 +106,13 @@ class CountingRenderer:
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the prompt's ids: the episode's serial number, filling, the next length."""
-        serial, tokens, length = map(int, messages[0].content.split())
-        return [serial, *[_FILL_ID] * (tokens - 2), length]
+        serial, tokens, length = messages[0].content.split()
+        return [int(serial), *[_FILL_ID] * (int(tokens) - 2), int(length)]
 
     def delta(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of an answer: filling, then the length of the next turn."""
-        tokens, length = map(int, messages[0].content.split())
-        return [*[_FILL_ID] * (tokens - 1), length]
+        tokens, length = messages[0].content.split()
+        return [*[_FILL_ID] * (int(tokens) - 1), int(length)]
 
     def rewritten(self, ids: Iterable[int], messages: Sequence[Message]) -> None:
         """Return None: nothing is rewritten."""

@@ -72,7 +72,9 @@ class _Run:
         self._slots = costs.rows or rollout.max_episodes
         self._in_rows = costs.rows is not None
         self._asked: dict[SampleRequest, Episode] = {}
-        self._book = EpisodeBook(self._now, slot_is_row=self._in_rows, run_ended=self._has_ended)
+        self._book = EpisodeBook(
+            timers.current_time, slot_is_row=self._in_rows, run_ended=self._has_ended
+        )
         self._sampler = SimulatedSampler(
             costs,
             timers,
@@ -112,7 +114,7 @@ class _Run:
         """Return what was measured; to be called once, after the run."""
         self._used.add_up()
         self._book.plan(self._simulation.rollout, self._simulation.sampler)
-        seconds, book, engine = self._now(), self._book, self._sampler.engine
+        seconds, book, engine = self._timers.now, self._book, self._sampler.engine
         generation = GenerationSeconds(
             slots=self._slots,
             held={fate.value: spent for fate, spent in slot_seconds(book.decided).items()},
@@ -200,9 +202,6 @@ class _Run:
         )
 
     # What is asked as time passes.
-
-    def _now(self) -> float:
-        return self._timers.now
 
     def _advance(self, seconds: float) -> None:
         state = self._ledger_before = self._controller.ledger

@@ -90,7 +90,11 @@ class SimulatedSampler:
         if not self._turns_are_free:
             spans = await self._spans(request, tokens)
         else:
-            spans = ((await self._free_version(request), tokens),)
+            if self.policy_version == NO_VERSION:
+                await self._wait_until_published()
+            await trio.lowlevel.checkpoint_if_cancelled()
+            version = self.policy_version if request.version is None else request.version
+            spans = ((version, tokens),)
         return _completion(spans, request.stop_ids, finish)
 
     async def publish(self, params: Any, version: int) -> None:
@@ -133,16 +137,12 @@ class SimulatedSampler:
         left = self.engine.settle(self._timers.now)
         self._deliver([*left, *self.engine.release_all()])
 
-    async def _free_version(self, request: SampleRequest) -> int:
-        """Wait only for the first publish; return the version that samples the whole turn."""
-        if self.policy_version == NO_VERSION:
-            self._early += 1
-            try:
-                await self._first_publish.wait()
-            finally:
-                self._early -= 1
-        await trio.lowlevel.checkpoint_if_cancelled()
-        return self.policy_version if request.version is None else request.version
+    async def _wait_until_published(self) -> None:
+        self._early += 1
+        try:
+            await self._first_publish.wait()
+        finally:
+            self._early -= 1
 
     async def _spans(self, request: SampleRequest, tokens: int) -> tuple[tuple[int, int], ...]:
         """Wait until so many tokens are sampled; return (version, tokens) in order."""

@@ -114,8 +114,8 @@ class DrawnScript:
 
 def _draws(distribution: Distribution, seed: int, stream: int, turns: int) -> list[float]:
     """Draw for each turn."""
-    draw = distribution.draw
-    return [draw(uniform(seed, stream + turn)) for turn in range(turns)]
+    places = range(stream, stream + turns)
+    return [distribution.draw(uniform(seed, place)) for place in places]
 
 
 @dataclass(frozen=True)
