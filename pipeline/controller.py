@@ -71,7 +71,7 @@ class Controller:
         )
         self._members = 0  # running now, until their environments are closed
         self._limit = concurrency.start(rollout.max_episodes, stages.load())
-        self._outstanding = Outstanding(stages.rollout)
+        self._outstanding = Outstanding(stages.rollout, stages.tasks.next)
         self._formed: tuple[int, list[TrajectoryGroup]] | None = None
         self._batch_is_formed = trio.Event()
         self._held = HeldVersions(stages.hold)
@@ -147,15 +147,16 @@ class Controller:
         config = self._stages.rollout.config
         limit = self._limit.limit if self._config.concurrency == "auto" else config.max_episodes
         room = (max(int(limit), config.group_size) - self._members) // config.group_size
-        for _ in range(min(room, allowed)):
-            self._admit_one(config.group_size)
+        if room > 0:
+            self._admit_groups(min(room, allowed), config.group_size)
 
-    def _admit_one(self, size: int) -> None:
-        index = self.ledger.admitted
-        again = self._outstanding.again
-        task, attempt = again.popleft() if again else (self._next_task(), 0)
-        self.ledger, _ = ledger.advance(self.ledger, ledger.Admitted(task.id, attempt))
-        self._start(task, index, size)
+    def _admit_groups(self, count: int, size: int) -> None:
+        first = self.ledger.admitted
+        given = [self._outstanding.give_out() for _ in range(count)]
+        issues = tuple([ledger.Issue(task.id, attempt) for task, attempt in given])
+        self.ledger, _ = ledger.advance(self.ledger, ledger.Admitted(issues))
+        for index, (task, _) in enumerate(given, first):
+            self._start(task, index, size)
 
     def _start(self, task: Task, index: int, size: int) -> None:
         assert self._nursery is not None
@@ -164,13 +165,6 @@ class Controller:
         for member in range(size):
             self._members += 1
             self._nursery.start_soon(self._run_member, group, member, name="member of a group")
-
-    def _next_task(self) -> Task:
-        with stage("prompts"):
-            task = self._stages.tasks.next()
-            if not isinstance(task, Task):
-                raise TypeError(f"next must return a Task, got {task!r:.100}")
-            return task
 
     async def _run_member(self, group: Group, member: int) -> None:
         with stage("groups"):

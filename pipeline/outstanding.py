@@ -1,9 +1,10 @@
 """The groups and tasks that stand behind the ledger's indexes and ids."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..envs.base import Task
+from .errors import stage
 from .rollout.episode import Rollout
 from .rollout.group import Group
 from .types import TrajectoryGroup
@@ -12,8 +13,9 @@ from .types import TrajectoryGroup
 class Outstanding:
     """What was admitted and is neither in a batch nor dropped, and the tasks to give out again."""
 
-    def __init__(self, rollout: Rollout):
+    def __init__(self, rollout: Rollout, next_task: Callable[[], Task]):
         self._rollout = rollout
+        self._next_task = next_task
         self._groups: dict[int, Group] = {}
         self.ready: dict[int, TrajectoryGroup] = {}
         self.again: deque[tuple[Task, int]] = deque()
@@ -21,6 +23,16 @@ class Outstanding:
     def task(self, index: int) -> Task:
         """Return a group's task."""
         return self._groups[index].task
+
+    def give_out(self) -> tuple[Task, int]:
+        """Return a task and how often it was given out before: first what is given out again."""
+        if self.again:
+            return self.again.popleft()
+        with stage("prompts"):
+            task = self._next_task()
+            if not isinstance(task, Task):
+                raise TypeError(f"next must return a Task, got {task!r:.100}")
+        return task, 0
 
     def start(self, task: Task, index: int, version: int | None) -> Group:
         """Make a group; see `Group`."""

@@ -16,11 +16,20 @@ RUN_ENDED = "run_ended"
 # Events ------------------------------------------------------------------------------------
 
 
-class Admitted(NamedTuple):
-    """A group is started, with all its members. Its index is `admitted` before the event."""
+class Issue(NamedTuple):
+    """A task that is given out, for the first time or for another."""
 
     task_id: str
     attempt: int = 0
+
+
+class Admitted(NamedTuple):
+    """Groups are started, with all their members. The first index is `admitted` before the event.
+
+    One event for all that start at a moment takes a third of the time of one for each.
+    """
+
+    issues: tuple[Issue, ...]
 
 
 class MemberDone(NamedTuple):

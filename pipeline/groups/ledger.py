@@ -32,6 +32,7 @@ from .events import (
     Drop,
     Event,
     FormBatch,
+    Issue,
     MemberDone,
     MemberFailed,
     Published,
@@ -74,6 +75,7 @@ __all__ = [
     "Event",
     "FormBatch",
     "Group",
+    "Issue",
     "Ledger",
     "MemberDone",
     "MemberFailed",
@@ -103,12 +105,12 @@ def advance(ledger: Ledger, event: Event) -> tuple[Ledger, Decisions]:
     outdated publish.
 
     Raises:
-      ValueError: where the caller breaks the protocol: admits when `may_admit` is 0, commits
-        a batch out of order, reports a version or a member that cannot be.
+      ValueError: where the caller breaks the protocol: admits more than `may_admit`, commits a
+        batch out of order, reports a version or a member that cannot be.
 
     Example:
       >>> ledger = Ledger(Schedule(batch_groups=1), MemberRule(size=2))
-      >>> ledger, _ = advance(ledger, Admitted("task-7"))
+      >>> ledger, _ = advance(ledger, Admitted((Issue("task-7"),)))
       >>> ledger, _ = advance(ledger, MemberDone(0, 0, 0, 0, 0, reward=1.0))
       >>> ledger, decisions = advance(ledger, MemberFailed(0, 1, 0, "env_error"))
       >>> decisions
@@ -153,19 +155,19 @@ def _apply(ledger: Ledger, event: Event) -> tuple[Ledger, Decisions]:
 
 
 def _admit(ledger: Ledger, event: Admitted) -> Ledger:
-    if may_admit(ledger) < 1:
+    count, room, first = len(event.issues), may_admit(ledger), ledger.admitted
+    if count > room:
         raise ValueError(
-            f"task {event.task_id!r} admitted against the schedule; ask may_admit first"
+            f"{count} groups admitted against the schedule, which allows {room}; ask may_admit"
         )
-    index = ledger.admitted
-    group = _start(ledger, index, event.task_id, event.attempt)
-    return ledger.with_groups(index + 1, ledger.running.add(index, group), ledger.ready)
+    groups = [_start(ledger, first + place, issue) for place, issue in enumerate(event.issues)]
+    return ledger.with_groups(first + count, ledger.running.add(first, *groups), ledger.ready)
 
 
-def _start(ledger: Ledger, index: int, task_id: str, attempt: int) -> Group:
+def _start(ledger: Ledger, index: int, issue: Issue) -> Group:
     pinned = sampled_version(ledger, index)
     version = ledger.published if pinned is None else pinned
-    return Group(version, index, task_id, attempt, ledger.rule.start)
+    return Group(version, index, issue.task_id, issue.attempt, ledger.rule.start)
 
 
 def _member_ended(ledger: Ledger, event: MemberDone | MemberFailed) -> tuple[Ledger, Decisions]:
@@ -268,7 +270,7 @@ def _resume(ledger: Ledger, version: int) -> tuple[Ledger, Decisions]:
     ledger = ledger._replace(published=version, learner_waits=False)
     running = ledger.running
     for group in running:
-        anew = _start(ledger, group.index, group.task_id, group.attempt)
+        anew = _start(ledger, group.index, Issue(group.task_id, group.attempt))
         running = running.replace(anew.index, anew)
     restarts = tuple(Restart(group.index, group.task_id, group.attempt) for group in running)
     return ledger._replace(running=running), restarts

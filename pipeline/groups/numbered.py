@@ -27,7 +27,7 @@ class Numbered(Generic[Item]):
       blocks: of all places; the first block is never empty.
 
     Example:
-      >>> names = Numbered().add(7, "a").add(8, "b").add(9, "c")
+      >>> names = Numbered().add(7, "a", "b").add(9, "c")
       >>> names.get(8), len(names), names.first
       ('b', 3, 'a')
       >>> list(names.remove(7)), list(names.replace(9, "d"))
@@ -54,12 +54,14 @@ class Numbered(Generic[Item]):
         at, place = divmod(number - self.begin, _PLACES)
         return self.blocks[at][place] if 0 <= at < len(self.blocks) else None
 
-    def add(self, number: int, item: Item) -> Self:
-        """Return the map with a new item, whose number is larger than all before."""
-        begin, blocks = (self.begin, self.blocks) if self.blocks else (number, (_EMPTY,))
-        while len(blocks) * _PLACES <= number - begin:
-            blocks = (*blocks, _EMPTY)
-        return type(self)(begin, _with(blocks, number - begin, item), self.size + 1)
+    def add(self, number: int, *items: Item) -> Self:
+        """Return the map with new items, numbered from `number` on, which is above all before."""
+        begin = self.begin if self.blocks else number
+        first, place = divmod(number - begin, _PLACES)
+        # The places before them in the block that they begin in.
+        old = next(iter(self.blocks[first:]), _EMPTY)[:place]
+        before = self.blocks[:first] + (_EMPTY,) * (first - len(self.blocks))
+        return type(self)(begin, before + _in_blocks((*old, *items)), self.size + len(items))
 
     def replace(self, number: int, item: Item) -> Self:
         """Return the map with another item in the place of the one with this number.
@@ -86,6 +88,11 @@ class Numbered(Generic[Item]):
 
 
 _Blocks = tuple[tuple[Item | None, ...], ...]
+
+
+def _in_blocks(places: tuple[Item | None, ...]) -> _Blocks[Item]:
+    full = places + _EMPTY[: -len(places) % _PLACES]
+    return tuple([full[at : at + _PLACES] for at in range(0, len(full), _PLACES)])
 
 
 def _with(blocks: _Blocks[Item], offset: int, item: Item | None) -> _Blocks[Item]:

@@ -7,6 +7,7 @@ from headrace.pipeline.groups.ledger import (
     Admitted,
     Decision,
     Event,
+    Issue,
     Ledger,
     MemberDone,
     advance,
@@ -32,9 +33,13 @@ def written_and_read(ledger: Ledger) -> Ledger:
 
 def admit_all(ledger: Ledger) -> Ledger:
     """Admit new tasks until the gate closes."""
-    while may_admit(ledger):
-        ledger, _ = advance(ledger, Admitted(f"task-{ledger.admitted}"))
-    return ledger
+    numbers = range(ledger.admitted, ledger.admitted + may_admit(ledger))
+    return advance(ledger, admitted(*[f"task-{number}" for number in numbers]))[0]
+
+
+def admitted(*task_ids: str, attempt: int = 0) -> Admitted:
+    """Make the event."""
+    return Admitted(tuple([Issue(task_id, attempt) for task_id in task_ids]))
 
 
 def done(

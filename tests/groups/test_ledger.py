@@ -7,7 +7,6 @@ import pytest
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.groups.ledger import (
     Abandoned,
-    Admitted,
     BatchRequested,
     Cancelled,
     Collect,
@@ -29,7 +28,7 @@ from headrace.pipeline.groups.ledger import (
     may_admit,
     publish_due,
 )
-from tests.groups.driving import admit_all, all_done, done, feed, written_and_read
+from tests.groups.driving import admit_all, admitted, all_done, done, feed, written_and_read
 
 # Batches -----------------------------------------------------------------------------------
 
@@ -117,7 +116,7 @@ def test_a_task_is_reissued_a_bounded_number_of_times() -> None:
     for max_reissues in (0, 1, 2):
         ledger = Ledger(Schedule(1, max_mean_lag=1, max_lag=1, max_reissues=max_reissues))
         attempts = [0]
-        ledger, _ = feed(ledger, Admitted("slow"), Admitted("0"))
+        ledger, _ = feed(ledger, admitted("slow", "0"))
         slow = 0
         for batch in range(8):
             ledger = admit_all(ledger)
@@ -128,13 +127,13 @@ def test_a_task_is_reissued_a_bounded_number_of_times() -> None:
                     assert decision.task_id == "slow"
                     attempts.append(decision.attempt)
                     slow = ledger.admitted
-                    ledger, _ = feed(ledger, Admitted("slow", decision.attempt))
+                    ledger, _ = feed(ledger, admitted("slow", attempt=decision.attempt))
         assert attempts == list(range(max_reissues + 1))
         assert counts(ledger).reissued == max_reissues
 
 
 def test_a_cancelled_group_is_dropped_and_its_task_given_out_again_if_attempts_are_left() -> None:
-    ledger, _ = feed(Ledger(Schedule(2, max_reissues=1)), Admitted("a"), Admitted("b", attempt=1))
+    ledger, _ = feed(Ledger(Schedule(2, max_reissues=1)), admitted("a"), admitted("b", attempt=1))
     ledger, decisions = feed(ledger, Cancelled(0))
     assert decisions == [Drop(0, "cancelled"), Reissue("a", 1)]
     ledger, decisions = feed(ledger, Cancelled(1))
@@ -177,7 +176,7 @@ def test_late_events_are_ignored_and_counted() -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        Admitted("one too many"),
+        admitted("one too many"),
         Committed(0),  # not formed
         Committed(1),
         Published(1),  # not committed
@@ -270,7 +269,7 @@ def test_a_run_resumes_only_between_updates_with_its_last_version() -> None:
 def test_stuck_is_a_learner_that_waits_for_nothing() -> None:
     ledger, _ = feed(Ledger(Schedule(1, max_mean_lag=0)), BatchRequested())
     assert not is_stuck(ledger)  # a group may be admitted
-    ledger, _ = feed(ledger, Admitted("a"))
+    ledger, _ = feed(ledger, admitted("a"))
     assert not is_stuck(ledger)  # it runs
     ledger, _ = feed(ledger, done(0), BatchRequested())
     assert not is_stuck(ledger)  # the update will be committed

@@ -14,6 +14,7 @@ from headrace.pipeline.groups.ledger import (
     Committed,
     Decision,
     Event,
+    Issue,
     Ledger,
     MemberDone,
     MemberFailed,
@@ -51,9 +52,11 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.room() > 0)
     @rule(attempt=st.integers(0, 1))
     def admit_all(self, attempt: int) -> None:
+        issues = []
         for _ in range(self.model.room()):
-            task_id = f"task-{len(self.model.groups)}"
-            self.tell(Admitted(task_id, attempt), self.model.admit(task_id, attempt))
+            issues.append(Issue(f"task-{len(self.model.groups)}", attempt))
+            assert self.model.admit(*issues[-1]) == []
+        self.tell(Admitted(tuple(issues)), [])
 
     @precondition(lambda self: self.model.at("running"))
     @rule(pick=PICK, member=PICK, newer=st.integers(0, 3), span=st.integers(0, 3), reward=REWARDS)

@@ -3,7 +3,6 @@
 import pytest
 
 from headrace.pipeline.groups.ledger import (
-    Admitted,
     BatchRequested,
     Cancelled,
     Collect,
@@ -22,7 +21,7 @@ from headrace.pipeline.groups.ledger import (
     publish_due,
     sampled_version,
 )
-from tests.groups.driving import admit_all, all_done, done, feed
+from tests.groups.driving import admit_all, admitted, all_done, done, feed
 
 
 def lockstep(size: int = 1, mean: int = 1, *, every: int = 1) -> Schedule:
@@ -41,9 +40,9 @@ def test_lockstep_forms_batches_by_place_whatever_ends_first() -> None:
 
 
 def test_lockstep_waits_for_groups_that_are_not_admitted_yet() -> None:
-    ledger, _ = feed(Ledger(lockstep(2)), Admitted("a"), done(0), BatchRequested())
+    ledger, _ = feed(Ledger(lockstep(2)), admitted("a"), done(0), BatchRequested())
     assert ledger.learner_waits
-    ledger, decisions = feed(ledger, Admitted("b"), done(1))
+    ledger, decisions = feed(ledger, admitted("b"), done(1))
     assert decisions[-1] == FormBatch(0, (0, 1))
 
 
@@ -114,6 +113,6 @@ def test_weights_are_needed_until_the_last_group_that_they_sample_has_ended() ->
     assert oldest_needed(ledger) == 0  # group 1 still runs
     ledger, _ = feed(ledger, done(1))
     assert oldest_needed(ledger) == 1  # group 4 is the next, and of version 2 that is to come
-    bounded, _ = feed(Ledger(Schedule(1)), Admitted("a"), done(0), BatchRequested(), Committed(0))
+    bounded, _ = feed(Ledger(Schedule(1)), admitted("a"), done(0), BatchRequested(), Committed(0))
     assert (oldest_needed(bounded), sampled_version(bounded, 0)) == (0, None)
     assert oldest_needed(feed(bounded, Published(1))[0]) == 1

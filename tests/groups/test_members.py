@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from headrace.pipeline.errors import ConfigError
 from headrace.pipeline.groups.ledger import (
-    Admitted,
     Collect,
     Decision,
     Drop,
@@ -21,7 +20,7 @@ from headrace.pipeline.groups.ledger import (
     counts,
 )
 from headrace.pipeline.groups.members import ENDED, fail, is_late, succeed
-from tests.groups.driving import done, feed
+from tests.groups.driving import admitted, done, feed
 
 SIZE = 4
 RETRY_TWICE = MemberRule(SIZE, "retry", max_retries=2)
@@ -47,7 +46,7 @@ class Played:
 
 def play(rule: MemberRule, failing_tries: dict[int, int]) -> Played:
     """Run all members in turns, one try each; a member fails for its first so many tries."""
-    ledger, _ = feed(Ledger(Schedule(1), rule), Admitted("task"))
+    ledger, _ = feed(Ledger(Schedule(1), rule), admitted("task"))
     played = Played([0] * rule.size, [], ledger)
     waiting = [(member, 0) for member in range(rule.size)]
     while waiting and played.end is None:

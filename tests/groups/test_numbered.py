@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from headrace.pipeline.groups.numbered import Numbered
 
+PICK = st.integers(0, 399)
 changes = st.lists(
-    st.tuples(st.sampled_from(["add", "skip", "replace", "remove"]), st.integers(0, 399)),
+    st.tuples(st.sampled_from(["add", "add many", "skip", "replace", "remove"]), PICK),
     max_size=40,
 )
 
@@ -29,6 +30,11 @@ def test_it_equals_a_dictionary(
         if change == "add":
             numbered, model[following] = numbered.add(following, f"{pick}"), f"{pick}"
             following += 1
+        elif change == "add many":
+            many = [f"{pick}.{place}" for place in range(pick % 80)]
+            numbered = numbered.add(following, *many)
+            model.update(enumerate(many, following))
+            following += len(many)
         elif change == "skip":
             following += pick  # the next one to be added comes after a gap
         elif change == "replace" and found:

@@ -19,6 +19,7 @@ from headrace.pipeline.groups.ledger import (
     Drop,
     Event,
     FormBatch,
+    Issue,
     Ledger,
     MemberDone,
     MemberFailed,
@@ -150,6 +151,7 @@ class World:
 
     def admit(self, pick: int) -> None:
         """Up to four groups start."""
+        issues = []
         for _ in range(min(may_admit(self.ledger), 1 + pick % 4)):
             if self.waiting_tasks:
                 task = self.waiting_tasks.pop(0)
@@ -159,7 +161,8 @@ class World:
             index = len(self.task_of)
             self.task_of[index] = task
             self.start(index)
-            self.tell(Admitted(*task))
+            issues.append(Issue(*task))
+        self.tell(Admitted(tuple(issues)))
 
     def finish(self, pick: int) -> None:
         """All members of a running group end well."""
