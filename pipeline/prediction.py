@@ -8,12 +8,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from .config import Recipe
 from .groups.schedule import Schedule
 from .rollout.config import RolloutConfig
 
@@ -28,6 +29,19 @@ _BOOT = (
     "threading.Thread(target=end_with_the_run, daemon=True).start()\n"
     f"from {__package__}.cli import main; main()"
 )
+
+
+async def say_what_to_expect(recipe: Recipe, config: Path, say: Callable[[str], None]) -> None:
+    """Say which bounds hold and, where it is quickly done, what a simulation predicts.
+
+    Args:
+      config: the run's resolved configuration, a recipe.
+    """
+    say(describe_bounds(recipe.schedule))
+    if recipe.run.predict and is_quick(recipe.schedule, recipe.rollout):
+        say(await predict(config, updates_to_simulate(recipe.schedule)))
+    elif recipe.run.predict:
+        say("too large to predict on the side; see headrace simulate")
 
 
 def describe_bounds(schedule: Schedule) -> str:

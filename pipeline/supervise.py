@@ -23,6 +23,7 @@ from .rollout import episode
 from .waits import Describe
 
 REPEATED_SIGNAL_SECONDS = 0.5
+LOOK_SECONDS = 0.25  # between two looks at whether something should have ended
 FORCED_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
 FORCED_LATER_SECONDS = 5.0  # than a device thread that hangs, whose message says more
 
@@ -101,6 +102,18 @@ class ForcedEnd:
             await trio.sleep_forever()
         finally:
             self.arm()
+
+    async def arm_while(self, is_ending: Callable[[], bool]) -> None:
+        """Arm while what was cancelled should end but may not: run it as a task.
+
+        Its errors are stuck with it, so nothing else would tell.
+        """
+        while True:
+            if is_ending():
+                self.arm()
+            else:
+                self.disarm()
+            await trio.sleep(LOOK_SECONDS)
 
     def _end(self, trio_time: float, monotonic: float) -> None:
         try:

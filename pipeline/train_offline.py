@@ -12,42 +12,31 @@ beginning where there is none, ends with the parameters of one that wasn't, bit 
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import outcome
 import trio
 
 from .algorithms.alarms import Watch
-from .checkpoint import Checkpoints
 from .device_thread import DeviceThread
 from .errors import ConfigError, PipelineStalled, stage
 from .learner.fingerprint import fingerprint
-from .learner.state import Params
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
-from .observe.run_directory import CHECKPOINTS_FOLDER, POLICY_FOLDER, RunDirectory
+from .observe.run_directory import POLICY_FOLDER, RunDirectory
 from .observe.sinks import Sink
 from .observe.view import View
-from .offline.assemble import (
-    OfflineParts,
-    Packed,
-    held_out_examples,
-    make_learner,
-    row_stream,
-    step_rows,
-)
-from .offline.config import OfflineRecipe, command_of
+from .offline.assemble import OfflineParts, Packed, held_out_examples, make_learner
+from .offline.config import OfflineRecipe
 from .offline.learner import OfflineLearner
+from .offline.lessons import Lesson, Lessons, Read
 from .offline.progress import Progress, Saved
-from .offline.sources import sha256_of
-from .policy.record import Policy
+from .offline.saver import OfflineSaver
 from .policy.save import save_policy
-from .policy.start import without_params
+from .policy.start import Finish, without_params
 from .summary import summarised
 from .supervise import (
     BLOCKED_SECONDS,
@@ -58,32 +47,7 @@ from .supervise import (
 )
 from .waits import Waits, watch
 
-Finish = Callable[[Params], Policy]
-
 ABANDONED_AFTER_SECONDS = 10.0  # a thread that doesn't end, unless a forced end comes before
-
-
-class _Lesson(NamedTuple):
-    """What one update learns from.
-
-    Attributes:
-      packed: the batch, and what a baseline is measured on.
-      examples: rows of data in it.
-      skipped: rows that were too long for it.
-      tokens: all that the model reads, padding left out.
-      epochs: passes over the rows so far.
-      position: in the rows, behind those of this update.
-    """
-
-    packed: Packed
-    examples: int
-    skipped: int
-    tokens: int
-    epochs: float
-    position: Mapping[str, Any]
-
-
-Read = outcome.Maybe[_Lesson]  # a batch, or what went wrong instead
 
 
 class OfflineJob:
@@ -116,13 +80,10 @@ class OfflineJob:
         self._reader = DeviceThread("headrace-reader", close_deadline_seconds=within)
         self._reading = trio.CancelScope()  # of the learner's wait for rows
         self._progress = Progress() if saved is None else saved.progress
-        self._checkpoints = Checkpoints(
-            directory.path / CHECKPOINTS_FOLDER, keep=recipe.checkpoint.keep
-        )
+        self._saver = OfflineSaver(self._recipe, directory, saved)
         self._kept = self._progress.updates  # of the latest checkpoint
         self._began_seconds = 0.0
         self._position = None if saved is None else saved.position
-        self._data_sha256 = self._fixed_sha256 = ""
         self._params_sha256: str | None = None
         self.interrupted_by: signal.Signals | None = None
 
@@ -150,17 +111,6 @@ class OfflineJob:
             ) as forced:
                 await self._run_stages(metrics, compilations, forced)
 
-    def _summarise(self, compilations: CompilationCounter) -> dict[str, Any]:
-        run = self._recipe.run
-        return {
-            **run.identity(steps=self._parts.steps, interrupted_by=self.interrupted_by),
-            **self._progress.summary(),
-            "wall_seconds": time.monotonic() - self._began_seconds,
-            "params_sha256": self._params_sha256,
-            "compilations_after_warmup": compilations.since_mark,
-            "peak_rss_bytes": peak_rss_bytes(),
-        }
-
     @property
     def left_a_thread(self) -> bool:
         """Whether a thread that hung was given up, and may still be in foreign code."""
@@ -186,17 +136,6 @@ class OfflineJob:
             await self._run_phases(learner, finish, metrics)
             nursery.cancel_scope.cancel()
 
-    def _within(self, setting: str, name: str, what: str) -> AbstractContextManager[None]:
-        """Wait within the deadline of a setting, `section.name`."""
-        section, key = setting.split(".")
-        deadline = getattr(getattr(self._recipe, section), key)
-        return self._waits.on(name, what, deadline, setting=f"--{setting.replace('_', '-')}")
-
-    def _stop(self, number: signal.Signals) -> None:
-        self.interrupted_by = number
-        self._view.note(f"{number.name}: stopping after this update (again: at once)")
-        self._reading.cancel()
-
     async def _run_phases(self, learner: OfflineLearner, finish: Finish, metrics: Sink) -> None:
         await self._evaluate(learner, metrics)
         try:
@@ -212,6 +151,8 @@ class OfflineJob:
             raise
         await self._end(finish, learner, early=self.interrupted_by is not None)
 
+    # The phases.
+
     def _prepare(self) -> tuple[OfflineLearner, Finish]:
         """Make the learner and compile its programs, on the device thread."""
         recipe, parts = self._recipe, self._parts
@@ -219,15 +160,7 @@ class OfflineJob:
         # Let go of the pretrained weights, which the learner has now.
         self._parts = replace(parts, policy=without_params(parts.policy), teacher=None)
         learner.compile()
-        if self._saved is None:
-            if recipe.checkpoint.every:
-                self._data_sha256 = sha256_of(recipe.data.path)
-                self._fixed_sha256 = learner.fixed_sha256()
-        else:
-            self._data_sha256 = self._saved.data_sha256  # which has been compared
-            self._fixed_sha256 = self._saved.fixed_sha256
-            self._saved.check_fixed(learner.fixed_sha256())
-            learner.restore(partial(self._checkpoints.state, self._progress.updates))
+        self._saver.begin(learner)
         return learner, final
 
     async def _learn(self, learner: OfflineLearner, metrics: Sink) -> None:
@@ -249,7 +182,7 @@ class OfflineJob:
             with stage("data"):
                 raise PipelineStalled(f"the rows ended after {done} of {steps} updates")
 
-    async def _next_lesson(self, receive: trio.MemoryReceiveChannel[Read]) -> _Lesson | None:
+    async def _next_lesson(self, receive: trio.MemoryReceiveChannel[Read]) -> Lesson | None:
         """Wait for the rows of the next update; None: there is none, or a signal came."""
         if self.interrupted_by is not None:
             return None
@@ -267,27 +200,13 @@ class OfflineJob:
 
         So an update that has begun is taken and counted, also where the next row can't be used.
         """
-        stream = row_stream(self._recipe, self._parts)
-        if self._saved is not None:
-            stream.restore(self._saved.position)
-        reader, pack = self._parts.reader, self._parts.pack
-
-        def next_lesson(count: int) -> _Lesson:
-            taken = reader.take(stream.take(count))
-            packed = pack(taken.examples)
-            tokens = int(np.count_nonzero(packed[0].rows.segment_ids))
-            counts = len(taken.examples), taken.skipped, tokens
-            return _Lesson(packed, *counts, stream.epochs, stream.state())
-
-        def read(count: int) -> Read:
-            return outcome.capture(next_lesson, count)
-
+        position = None if self._saved is None else self._saved.position
+        lessons = Lessons(self._recipe, self._parts, position)
         with send:
             for step in range(self._progress.updates, self._parts.steps):
-                count = step_rows(self._recipe, self._parts, step)
-                await send.send(await self._reader.run(partial(read, count)))
+                await send.send(await self._reader.run(partial(lessons.read, step)))
 
-    async def _update(self, learner: OfflineLearner, lesson: _Lesson, metrics: Sink) -> None:
+    async def _update(self, learner: OfflineLearner, lesson: Lesson, metrics: Sink) -> None:
         began = learner.busy_seconds
         what = f"update {self._progress.updates + 1}"
         with self._within("waits.update_deadline_seconds", "learner", what):
@@ -342,26 +261,16 @@ class OfflineJob:
 
     async def _keep(self, learner: OfflineLearner) -> None:
         """Save a checkpoint, unless there is one of this moment."""
-        progress, position = self._progress, self._position
-        if position is None or self._kept == progress.updates:
+        updates, position = self._progress.updates, self._position
+        if position is None or self._kept == updates:
             return
-        saved = Saved(
-            command=command_of(self._recipe),
-            settings=asdict(self._recipe),
-            data_sha256=self._data_sha256,
-            fixed_sha256=self._fixed_sha256,
-            position=position,
-            lengths=self._directory.lengths(),
-            progress=replace(progress, wall_seconds=time.monotonic() - self._began_seconds),
-        )
-
-        def save() -> None:
-            self._checkpoints.save(progress.updates, learner.state, saved.table())
-
-        what = f"saving after {progress.updates} updates"
+        seconds = time.monotonic() - self._began_seconds
+        progress = replace(self._progress, wall_seconds=seconds)
+        save = partial(self._saver.save, learner, progress, position)
+        what = f"saving after {updates} updates"
         with self._within("waits.save_deadline_seconds", "checkpoint", what):
             await self._device.run(save)
-        self._kept = progress.updates
+        self._kept = updates
 
     async def _end(self, finish: Finish, learner: OfflineLearner, *, early: bool) -> None:
         """Save what has been learnt; an early end leaves the policy of an end before."""
@@ -377,3 +286,27 @@ class OfflineJob:
 
         with self._within("waits.save_deadline_seconds", "learner", "saving the policy"):
             await self._device.run(save)
+
+    # What goes on beside the phases, and what is told of the run.
+
+    def _within(self, setting: str, name: str, what: str) -> AbstractContextManager[None]:
+        """Wait within the deadline of a setting, `section.name`."""
+        section, key = setting.split(".")
+        deadline = getattr(getattr(self._recipe, section), key)
+        return self._waits.on(name, what, deadline, setting=f"--{setting.replace('_', '-')}")
+
+    def _stop(self, number: signal.Signals) -> None:
+        self.interrupted_by = number
+        self._view.note(f"{number.name}: stopping after this update (again: at once)")
+        self._reading.cancel()
+
+    def _summarise(self, compilations: CompilationCounter) -> dict[str, Any]:
+        run = self._recipe.run
+        return {
+            **run.identity(steps=self._parts.steps, interrupted_by=self.interrupted_by),
+            **self._progress.summary(),
+            "wall_seconds": time.monotonic() - self._began_seconds,
+            "params_sha256": self._params_sha256,
+            "compilations_after_warmup": compilations.since_mark,
+            "peak_rss_bytes": peak_rss_bytes(),
+        }

@@ -22,6 +22,8 @@ from ..text.renderer import CharacterRenderer, TextConfig
 from .load import load_policy
 from .record import Policy
 
+Finish = Callable[[Params], Policy]  # makes of trained parameters a policy that can be saved
+
 
 class Start(NamedTuple):
     """The parameters that a run starts with.
@@ -86,11 +88,8 @@ def without_params(policy: Policy) -> Policy:
     return replace(policy, params={})
 
 
-def compile_final(policy: Policy, start: Start, lora: LoraConfig) -> Callable[[Params], Policy]:
-    """Compile what makes of trained parameters a policy that can be saved.
-
-    Adapters are merged into their base.
-    """
+def compile_final(policy: Policy, start: Start, lora: LoraConfig) -> Finish:
+    """Compile the end of a run; adapters are merged into their base."""
     if start.frozen is None:
         return partial(_with_params, policy)
     frozen = start.frozen
