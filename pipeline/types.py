@@ -281,8 +281,9 @@ class Trajectory:
                 raise ValueError(f"policy versions must be >= 0 and non-decreasing, got {text}")
         if (self.policy_versions != _NOT_SAMPLED).tobytes() != mask:
             raise ValueError("a token that was not sampled has a policy version")
-        first = self.earlier[0].oldest_version if self.earlier else oldest
-        vars(self).update(oldest_version=first, newest_version=newest)
+        own = vars(self)
+        own["oldest_version"] = self.earlier[0].oldest_version if self.earlier else oldest
+        own["newest_version"] = newest
 
     def _check_logprobs(self, mask: bytes) -> None:
         logprobs = self.rollout_logprobs
@@ -312,10 +313,8 @@ class Trajectory:
             if before.newest_version > after.oldest_version:
                 raise ValueError("the policy versions of an episode's samples must not fall")
             if before.reward != after.reward:
-                raise ValueError(
-                    "all samples of an episode must have its reward, got "
-                    f"{before.reward} and {after.reward}"
-                )
+                rewards = f"{before.reward} and {after.reward}"
+                raise ValueError(f"all samples of an episode must have its reward, got {rewards}")
 
     @property
     def samples(self) -> "tuple[Trajectory, ...]":

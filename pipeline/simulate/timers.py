@@ -83,7 +83,8 @@ class Timers(trio.abc.Clock):
         if seconds <= 0:
             await trio.lowlevel.checkpoint_if_cancelled()
             return
-        number = self._push(self.now + seconds, current_task())
+        number = next(self._numbers)
+        heappush(self._due, (self.now + seconds, number, current_task()))
 
         def abort(_: object) -> Abort:
             self._cancelled.add(number)
@@ -93,7 +94,7 @@ class Timers(trio.abc.Clock):
 
     def stop_at(self, seconds: float) -> None:
         """Let there be an instant at this time, or now if it has passed."""
-        self._push(max(seconds, self.now), None)
+        heappush(self._due, (max(seconds, self.now), next(self._numbers), None))
 
     async def keep(self) -> None:
         """Let time move on, for ever.
@@ -134,11 +135,6 @@ class Timers(trio.abc.Clock):
                 cancelled.remove(number)
             elif task is not None:
                 reschedule(task)
-
-    def _push(self, due: float, task: Task | None) -> int:
-        number = next(self._numbers)
-        heappush(self._due, (due, number, task))
-        return number
 
 
 def run_virtually(main: Callable[[Timers], Awaitable[T]], *, seed: int) -> T:
