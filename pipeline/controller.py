@@ -13,6 +13,7 @@ import trio
 from ..envs.base import Task
 from .budgets import Budgets
 from .controller_state import ControllerState, member_rule
+from .crew import Crew
 from .errors import PipelineStalled, StageFailed, stage
 from .evaluations import Evaluations
 from .groups import ledger
@@ -83,7 +84,7 @@ class Controller:
             self._take_up(saved)
         self._moved = 0.0
         self.ending = False  # true once what runs is cancelled, and should end soon
-        self._nursery: trio.Nursery | None = None
+        self._crew: Crew[Group, int] | None = None
 
     async def run(self) -> None:
         """Run all stages until the last update is published and the last evaluation has ended.
@@ -95,7 +96,7 @@ class Controller:
         """
         try:
             async with trio.open_nursery() as nursery:
-                self._nursery = nursery
+                self._crew = Crew(nursery, self._run_member, name="members of groups")
                 limit = self._config.stall_after_seconds(self._stages.rollout.config)
                 nursery.start_soon(watch, self._last_move, limit, self.describe)
                 nursery.start_soon(self._notice_the_end)
@@ -159,12 +160,12 @@ class Controller:
             self._start(task, index, size)
 
     def _start(self, task: Task, index: int, size: int) -> None:
-        assert self._nursery is not None
+        assert self._crew is not None
         version = ledger.sampled_version(self.ledger, index)
         group = self._outstanding.start(task, index, version)
         for member in range(size):
             self._members += 1
-            self._nursery.start_soon(self._run_member, group, member, name="member of a group")
+            self._crew.start(group, member)
 
     async def _run_member(self, group: Group, member: int) -> None:
         with stage("groups"):
