@@ -133,8 +133,8 @@ class Topology:
         if self.placement == "collocated":
             same = _counted(self.learner)
             return f"learner ({learner}) and sampler ({sampler}): the same devices, {same}"
-        sides = _counted(self.learner), _counted(self.sampler)
-        return f"learner: {sides[0]} ({learner}); sampler: {sides[1]} others ({sampler})"
+        others = len(self.sampler)
+        return f"learner: {_counted(self.learner)} ({learner}); sampler: {others} more ({sampler})"
 
 
 def _counted(devices: Sequence[jax.Device]) -> str:

@@ -212,13 +212,14 @@ def test_law_12_of_a_teacher(runs, tmp_path):
         ),
         (
             RolloutMeshConfig(2, 2, sampler_devices=3),
-            "mesh.sampler_tensor must be a divisor of the sampler's devices, 3, got 2",
+            "mesh.sampler_tensor must be a divisor of 3, the sampler's devices, got 2",
         ),
         (RolloutMeshConfig(3, 1), "mesh.fsdp must be a divisor of learner.microbatch_rows, 8"),
         (RolloutMeshConfig(1, 2, sampler_tensor=4), "mesh.sampler_tensor must be a divisor of"),
         (
             RolloutMeshConfig(2, 1, sampler_devices=4, sampler_tensor=4),
-            "mesh.sampler_tensor must be a divisor of the learner's devices, 2, got 4",
+            "mesh.sampler_tensor must be a divisor of 2, the learner's devices, which cut what is "
+            "published, got 4",
         ),
         (RolloutMeshConfig(1, 1, sampler_devices=3), "sampler.rows must be a multiple of 3"),
         (RolloutMeshConfig(4, 1, sampler_tensor=4), "model.num_kv_heads must be a multiple of 4"),

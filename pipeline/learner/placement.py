@@ -58,8 +58,10 @@ class MeshConfig:
             ("tensor", "the model's ffn width", model.ffn_width),
             ("tensor", "the vocabulary's entries", vocab_size),
         ):
-            value = getattr(self, parts)
-            check(size % value == 0, f"mesh.{parts}", value, f"a divisor of {name}, {size}")
+            value, fits = getattr(self, parts), f"a divisor of {name}, {size}"
+            more = " or --learner.microbatch-rows" if name.startswith("learner.") else ""
+            hint = f"set --mesh.{parts}{more}"
+            check(size % value == 0, f"mesh.{parts}", value, fits, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,11 @@ class RolloutMeshConfig(MeshConfig):
         both = f"{what} plus mesh.sampler_devices" if self.sampler_devices else what
         devices = _first_devices(count + self.sampler_devices, both)
         sampler, tensor = devices[count:] or devices, self.sampler_tensor or self.tensor
-        for whose, number in (("sampler's", len(sampler)), ("learner's", count)):
-            fits = f"a divisor of the {whose} devices, {number}"
-            hint = "the learner cuts what it publishes; 0 takes mesh.tensor"
+        for number, what in (
+            (len(sampler), "the sampler's devices"),
+            (count, "the learner's devices, which cut what is published"),
+        ):
+            fits, hint = f"a divisor of {number}, {what}", "set it, or mesh.tensor where it is 0"
             check(number % tensor == 0, "mesh.sampler_tensor", tensor, fits, hint=hint)
         return Topology(devices[:count], sampler, self.tensor, tensor)
 
