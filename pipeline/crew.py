@@ -1,6 +1,7 @@
 """Tasks that do one job after the other: a task for each job takes trio thrice the time."""
 
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from typing import Generic, TypeVarTuple
 
 import trio
@@ -32,6 +33,7 @@ class Crew(Generic[*Job]):
         """Let a task do a job, soon."""
         if self._idle:
             task = self._idle.pop()
+            task.context = copy_context()  # as a new task has; nothing of the job before is in it
             self._next[task] = job
             reschedule(task)
         else:

@@ -69,9 +69,7 @@ class Numbered(Generic[Item]):
         Raises:
           KeyError: if there is none.
         """
-        if self.get(number) is None:
-            raise KeyError(number)
-        return type(self)(self.begin, _with(self.blocks, number - self.begin, item), self.size)
+        return type(self)(self.begin, self._changed(number, item), self.size)
 
     def remove(self, number: int) -> Self:
         """Return the map without the item with this number.
@@ -79,12 +77,20 @@ class Numbered(Generic[Item]):
         Raises:
           KeyError: if there is none.
         """
-        if self.get(number) is None:
-            raise KeyError(number)
-        begin, blocks = self.begin, _with(self.blocks, number - self.begin, None)
+        begin, blocks = self.begin, self._changed(number, None)
         while blocks and not any(blocks[0]):
             begin, blocks = begin + _PLACES, blocks[1:]
         return type(self)(begin, blocks, self.size - 1)
+
+    def _changed(self, number: int, item: Item | None) -> "_Blocks[Item]":
+        """Put another item, or none, in the place of the one with this number."""
+        at, place = divmod(number - self.begin, _PLACES)
+        if not 0 <= at < len(self.blocks) or self.blocks[at][place] is None:
+            raise KeyError(number)
+        changed, block = list(self.blocks), list(self.blocks[at])
+        block[place] = item
+        changed[at] = tuple(block)
+        return tuple(changed)
 
 
 _Blocks = tuple[tuple[Item | None, ...], ...]
@@ -93,12 +99,3 @@ _Blocks = tuple[tuple[Item | None, ...], ...]
 def _in_blocks(places: tuple[Item | None, ...]) -> _Blocks[Item]:
     full = places + _EMPTY[: -len(places) % _PLACES]
     return tuple([full[at : at + _PLACES] for at in range(0, len(full), _PLACES)])
-
-
-def _with(blocks: _Blocks[Item], offset: int, item: Item | None) -> _Blocks[Item]:
-    """Put an item, or none, in one place."""
-    at, place = divmod(offset, _PLACES)
-    changed, block = list(blocks), list(blocks[at])
-    block[place] = item
-    changed[at] = tuple(block)
-    return tuple(changed)

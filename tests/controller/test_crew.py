@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from contextvars import ContextVar
 
 import pytest
 import trio
@@ -10,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.pipeline.crew import Crew
+
+SETTING = ContextVar("SETTING", default="none")
 
 
 class Thing:
@@ -113,3 +116,28 @@ def test_nothing_of_a_job_is_kept_once_it_is_done() -> None:
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+def test_a_job_sees_the_context_of_who_started_it_and_not_that_of_the_job_before() -> None:
+    seen = []
+
+    async def main() -> None:
+        async def work(own: str) -> None:
+            seen.append(SETTING.get())
+            SETTING.set(own)
+            await trio.lowlevel.checkpoint()
+            seen.append(SETTING.get())
+
+        async with trio.open_nursery() as nursery:
+            crew = Crew(nursery, work, name="worker")
+            for own in ("a", "b"):
+                crew.start(own)
+                await trio.testing.wait_all_tasks_blocked()
+            SETTING.set("starter's")
+            crew.start("c")
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(nursery.child_tasks) == 1
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert seen == ["none", "a", "none", "b", "starter's", "c"]
