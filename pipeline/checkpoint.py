@@ -6,7 +6,8 @@ what was saved, bit for bit, on whatever mesh.
 
 import shutil
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -86,7 +87,7 @@ class Checkpoints:
         }
         try:
             self._remove_unfinished()  # of a process that was killed while it saved
-            with told_once(), self._manager() as manager:
+            with self._manager() as manager:
                 if manager.latest_step() != step:
                     manager.save(step, args=ocp.args.Composite(**items))
         except (OSError, ValueError) as error:
@@ -150,18 +151,21 @@ class Checkpoints:
             with self._manager() as manager:
                 return manager.restore(step, args=ocp.args.Composite(**{item: how}))[item]
         except (OSError, ValueError, KeyError, TypeError) as error:  # damaged, or of another kind
-            first_line, *_ = str(error).splitlines() or [type(error).__name__]
+            text = str(error).strip("'")  # of a KeyError
+            first_line, *_ = text.splitlines() or [type(error).__name__]
             raise ConfigError(
                 f"{self.name(step)} can't be read: {first_line}; {self.remedy(step)}"
             ) from error
 
-    def _manager(self) -> Any:
+    @contextmanager
+    def _manager(self) -> Iterator[Any]:
         """Open the folder for one call, so that no thread is left between calls."""
         options = ocp.CheckpointManagerOptions(
             max_to_keep=self._keep,
             enable_async_checkpointing=False,
         )
-        return ocp.CheckpointManager(self._folder.absolute(), options=options)
+        with told_once(), ocp.CheckpointManager(self._folder.absolute(), options=options) as open_:
+            yield open_
 
 
 def _checksum(state: Any) -> int:

@@ -1,4 +1,4 @@
-"""What Orbax and TensorStore say where a disk refuses to be written to, heard once."""
+"""What Orbax and TensorStore say of files that can't be written or read, heard once."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ def refusal(error: OSError | ValueError) -> str | None:
 def told_once() -> Iterator[None]:
     """Keep quiet what Orbax and TensorStore say of an error beside raising it.
 
-    Orbax's threads log it with their tracebacks; TensorStore's threads complain, of each array
+    Orbax logs it, its threads with their tracebacks; TensorStore's threads complain, of each array
     that was under way, that nobody waits for it any more.
     """
     absl, before = logging.getLogger("absl"), sys.unraisablehook

@@ -143,6 +143,22 @@ def test_a_record_that_is_not_whole_is_named_with_its_checkpoint(album, tmp_path
     assert "a new run can begin with the run's config.toml" in message
 
 
+def test_what_is_left_of_a_checkpoint_is_named_by_us_alone(album, tmp_path, capsys, caplog):
+    where = tmp_path / "run"
+    shutil.copytree(album / "5", where)
+    (where / "checkpoints" / "9").mkdir()
+    message = mistake(capsys, "resume", str(where))
+    assert "checkpoints/9 can't be read: Item" in message
+    assert message.endswith("move it away to go on from the one after 4 updates\n")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("text", ["", "[run]"])
+def test_settings_of_no_run_are_refused(tmp_path, capsys, text):
+    (tmp_path / "config.toml").write_text(text)
+    assert "must have the settings of a run" in mistake(capsys, "resume", str(tmp_path))
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_in_another_working_directory(album, tmp_path, monkeypatch):
     shutil.copytree(album / "whole" / "policy", tmp_path / "policy")

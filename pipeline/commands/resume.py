@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import HeadraceError
+from ..errors import ConfigError, HeadraceError
 from ..observe.run_directory import POLICY_FOLDER, RunDirectory
 from ..policy.save import remove_unfinished
 from ..tables import read_toml
@@ -25,6 +25,11 @@ def resume(run: str, flags: Sequence[str], began_seconds: float) -> int:
             table = read_toml(directory.config_path)
             if "rollout" in table:
                 return train.go_on(directory, flags, began_seconds)
-            return offline.go_on(directory, table, flags, began_seconds)
+            if "data" in table:
+                return offline.go_on(directory, table, flags, began_seconds)
+            raise ConfigError(
+                f"{directory.config_path} must have the settings of a run, with [rollout] or "
+                f"[data], got {', '.join(table) or 'none'}; put it back"
+            )
     except (HeadraceError, BaseExceptionGroup) as error:
         return explain(error)
