@@ -167,7 +167,7 @@ class RunDirectory:
         with path.open(encoding="utf-8") as lines:
             last = 0
             for line in lines:
-                with suppress(ValueError):  # a kill may have left a part of the last one
+                with suppress(ValueError, KeyError, TypeError):  # a part, or somebody's own
                     last = json.loads(line)["step"]
         return last
 
@@ -270,5 +270,5 @@ def _without_none(value: Any) -> Any:
 def _unusable(path: Path, error: Exception) -> ConfigError:
     return ConfigError(
         f"run directory must be a folder that can be written to, got {path} ({error}); "
-        f"set --run.dir to another one"
+        f"make that possible, or set --run.dir to another one for a new run"
     )
