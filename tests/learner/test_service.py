@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 import trio
+from jax.sharding import NamedSharding, PartitionSpec
 
 from headrace.pipeline.algorithms.config import ImportanceConfig, KlConfig
 from headrace.pipeline.algorithms.losses import AlgorithmConfig, policy_loss, sft_loss
@@ -23,6 +24,7 @@ from headrace.pipeline.learner.optimizer import LearnerConfig, make_optimizer
 from headrace.pipeline.learner.service import Learner, UpdateRule
 from headrace.pipeline.learner.state import init_state
 from headrace.pipeline.learner.step import Anchors, train_step
+from headrace.sharding.mesh import make_mesh
 from tests.learner.toy import toy_batch, toy_forward, toy_items, toy_params
 
 LOSS = partial(policy_loss, config=AlgorithmConfig(kl=KlConfig(0.1)))
@@ -45,14 +47,15 @@ def cheap_rule():
     return make_rule(loss=sft_loss, optimizer=optax.sgd(0.1), old_logprobs="rollout")
 
 
-def with_learner(function, rule):
+def with_learner(function, rule, params=None):
     """Run `function(learner)` while the learner's thread serves."""
+    params = toy_params() if params is None else params
 
     async def main():
         device = DeviceThread("headrace-learner")
         async with trio.open_nursery() as nursery:
             await nursery.start(device.serve)
-            result = await function(Learner(toy_params(), rule, device))
+            result = await function(Learner(params, rule, device))
             nursery.cancel_scope.cancel()
         return result
 
@@ -113,6 +116,20 @@ def test_updates_are_epochs_of_the_pure_step_against_fixed_anchors():
     assert metrics[1].keys() == last.keys()
     for name in ("loss", "ratio_max", "ref_kl", "tokens"):
         np.testing.assert_allclose(metrics[1][name], last[name], rtol=1e-4, atol=1e-6)
+
+
+def test_law_12_a_learner_works_on_the_mesh_where_its_parameters_lie():
+    mesh = make_mesh(jax.devices()[:4], {"fsdp": 2, "tensor": 2})
+    cut = NamedSharding(mesh, PartitionSpec(None, "fsdp"))
+
+    async def update(learner):
+        return [await learner.update(toy_batch()) for _ in range(2)], learner.state
+
+    metrics, state = with_learner(update, cheap_rule())
+    found, on_mesh = with_learner(update, cheap_rule(), jax.device_put(toy_params(), cut))
+    chex.assert_trees_all_close(found, metrics, rtol=1e-5)
+    chex.assert_trees_all_close(*jax.device_get((on_mesh, state)), atol=1e-6)
+    assert {leaf.sharding for leaf in jax.tree.leaves(on_mesh.params)} == {cut}
 
 
 @pytest.mark.parametrize("old_logprobs", ["recompute", "rollout"])
