@@ -95,7 +95,10 @@ class Checkpoints:
             if reason is None:
                 raise
             self._remove_unfinished()  # there may be room for a run's other files then
-            raise NotSaved(f"{self.name(step)} can't be written: {reason}") from error
+            size = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) / 1e6
+            raise NotSaved(
+                f"{self.name(step)}, of about {max(size, 0.1):,.1f} MB, can't be written: {reason}"
+            ) from error
 
     def record(self, step: int) -> dict[str, Any]:
         """Read a step's record.

@@ -12,7 +12,7 @@ from pathlib import Path
 def refusal(error: OSError | ValueError) -> str | None:
     """Say why the operating system refused to write; None: it didn't, the error is another."""
     if isinstance(error, OSError):
-        return str(error)
+        return error.strerror or str(error)
     number = re.search(r"os_error_code='(\d+)'", str(error))  # as TensorStore has it
     return number and os.strerror(int(number[1]))
 

@@ -120,7 +120,9 @@ def test_a_full_disk_is_told_of_once_and_leaves_what_was_there(
     assert sys.unraisablehook == told.append
     with (
         files_of_at_most(20_000),
-        pytest.raises(NotSaved, match=f"2 can't be written: {os.strerror(errno.EFBIG)}$"),
+        pytest.raises(
+            NotSaved, match=f"2, of about 0.3 MB, can't be written: {os.strerror(errno.EFBIG)}$"
+        ),
     ):
         checkpoints.save(2, saved, RECORD)
     time.sleep(0.2)  # for TensorStore's threads
@@ -133,7 +135,7 @@ def test_a_full_disk_is_told_of_once_and_leaves_what_was_there(
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(NotSaved, match=r"1 can't be written: .*Not a directory"):
+    with pytest.raises(NotSaved, match=r"1, of about .* can't be written: Not a directory"):
         Checkpoints(tmp_path / "file").save(1, state(), RECORD)
 
 

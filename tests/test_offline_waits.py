@@ -307,5 +307,7 @@ def test_a_device_that_hangs_ends_the_process(tmp_path):
     assert process.stderr == (
         "headrace: stage 'learner' failed: DeadlineMissed: update 1 took more than 0.5 s; "
         "mend it, or raise --waits.update-deadline-seconds\n"
+        "headrace: there is no checkpoint yet; mend that, then begin again: headrace resume "
+        f"{tmp_path / 'run'}\n"
     )
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["updates"] == 0

@@ -280,7 +280,8 @@ def test_a_full_disk_ends_the_run_and_leaves_the_checkpoint_before(album, tmp_pa
     )
     assert process.returncode == 1, process.stderr
     told, advice = process.stderr.splitlines()  # and no traceback
-    assert f"checkpoints/4 can't be written: {os.strerror(errno.EFBIG)}" in told
+    assert told.endswith(f" MB, can't be written: {os.strerror(errno.EFBIG)}")
+    assert f"the checkpoint {where}/checkpoints/4, of about " in told
     assert f"until update 2 is saved; mend that, then go on: headrace resume {where}" in advice
     assert run(["resume", str(where)]) == 0
     assert outcome(where) == outcome(album / "whole")

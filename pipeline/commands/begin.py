@@ -12,7 +12,7 @@ from ..compilation_cache import keep_programs
 from ..observe.run_directory import CHECKPOINTS_FOLDER, RunDirectory
 from ..observe.view import COLUMNS, Columns, View, ViewKind, open_view
 from ..run_config import CommonRunConfig
-from .messages import USERS_MISTAKE, explain, say_how_to_go_on
+from .messages import USERS_MISTAKE, say_how_to_go_on
 
 
 @contextmanager
@@ -54,14 +54,12 @@ def note_resumed(view: View, updates: int | None, steps: int, *, may_take_more: 
     view.note(f"going on after update {updates} of {steps}{hint}")
 
 
-def failed(error: BaseException, where: Path) -> int:
-    """Say what ended a run and what there is to go on from; return the exit code.
+def point_to_checkpoint(code: int, where: Path) -> None:
+    """Say after an error what there is of a run to go on from.
 
     Args:
+      code: the error's exit code; of a user's mistake nothing is said, it may be the checkpoint.
       where: the run's directory.
     """
-    code = explain(error)
-    updates = Checkpoints(where / CHECKPOINTS_FOLDER).latest()
-    if code != USERS_MISTAKE and updates is not None:  # else the checkpoint may be what is wrong
-        say_how_to_go_on(where, updates)
-    return code
+    if code != USERS_MISTAKE:
+        say_how_to_go_on(where, Checkpoints(where / CHECKPOINTS_FOLDER).latest())

@@ -58,14 +58,16 @@ def mistake(text: str) -> int:
     return USERS_MISTAKE
 
 
-def say_how_to_go_on(where: Path, updates: int) -> None:
+def say_how_to_go_on(where: Path, updates: int | None) -> None:
     """Say after an error what there is of a run.
 
     Args:
-      updates: until its last checkpoint.
+      updates: until its last checkpoint; None: there is none.
     """
-    text = f"what was learnt until update {updates} is saved; mend that, then go on:"
-    print(f"headrace: {text} headrace resume {where}", file=sys.stderr)
+    saved, on = f"what was learnt until update {updates} is saved", "go on"
+    if updates is None:
+        saved, on = "there is no checkpoint yet", "begin again"
+    print(f"headrace: {saved}; mend that, then {on}: headrace resume {where}", file=sys.stderr)
 
 
 def explain(error: BaseException) -> int:

@@ -23,7 +23,7 @@ from ..offline.progress import Saved
 from ..supervise import end_without_threads
 from ..tables import from_table, read_toml
 from ..train_offline import OfflineJob
-from .begin import begun, failed, note_resumed
+from .begin import begun, note_resumed, point_to_checkpoint
 from .flags import take_out
 from .messages import explain, finish
 
@@ -97,9 +97,10 @@ def _run(
         try:
             trio.run(job.run, began_seconds)
         except (HeadraceError, BaseExceptionGroup) as error:
-            code = failed(error, own.path)
+            code = explain(error)
             if job.left_a_thread:
                 end_without_threads(code, after_seconds=recipe.waits.exit_deadline_seconds)
+            point_to_checkpoint(code, own.path)
             return code
     where = own.path
     on = f"Go on with it: headrace resume {where}" if recipe.checkpoint.every else ""

@@ -17,7 +17,7 @@ from ..recipes import load_recipe
 from ..saved_run import SavedRun
 from ..supervise import end_without_threads
 from ..train import Job
-from .begin import begun, failed, note_resumed
+from .begin import begun, note_resumed, point_to_checkpoint
 from .flags import take_out
 from .messages import explain, finish
 
@@ -90,7 +90,9 @@ def _run(
             trio.run(job.run, began_seconds)
         except (HeadraceError, BaseExceptionGroup) as error:
             view.close()
-            return failed(error, own.path)
+            code = explain(error)
+            point_to_checkpoint(code, own.path)
+            return code
     where = own.path
     code = finish(
         where,
