@@ -129,10 +129,11 @@ def _row_shardings(batch: TrainBatch, mesh: Mesh) -> Tree:
 
 
 def mesh_of(params: Tree) -> Mesh:
-    """Give the mesh on which parameters lie; the first device's where they lie on none."""
-    meshes = map(_mesh_of, jax.tree.leaves(params))
-    mesh: Mesh = next(filter(None, meshes), None) or Topology.local(1).learner_mesh
-    return mesh
+    """Give the mesh on which parameters lie, or that of their one device."""
+    arrays = [leaf for leaf in jax.tree.leaves(params) if isinstance(leaf, jax.Array)]
+    mesh: Mesh | None = next(filter(None, map(_mesh_of, arrays)), None)
+    device, *_ = arrays[0].devices() if arrays else jax.local_devices()
+    return mesh or Topology((device,), (device,)).learner_mesh
 
 
 def place_rest(tree: Tree, mesh: Mesh) -> Tree:

@@ -119,7 +119,7 @@ class Learner:
 
         Args:
           params: on a mesh with axes "fsdp", over which rows are cut, and "tensor", they stay as
-            they are cut, and everything else goes there; otherwise all goes to the first device.
+            they are cut, and everything else goes there; otherwise all goes to their device.
           device: the thread that runs all JAX calls; it must be serving when methods are awaited.
           frozen: parameters that the model has beside those that are trained. They aren't copied,
             and several learners may share them.

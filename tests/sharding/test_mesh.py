@@ -35,6 +35,23 @@ def test_topologies() -> None:
     assert wide.sampler_mesh.devices.shape == (1, 4)
 
 
+def test_a_topology_says_what_learns_and_what_samples() -> None:
+    devices = tuple(jax.devices())
+    apart = Topology(devices[:4], devices[4:6], learner_tensor=2)
+    assert (
+        apart.describe()
+        == "learner: 4 x cpu (fsdp 2 x tensor 2); sampler: 2 more (fsdp 2 x tensor 1)"
+    )
+    assert apart.table() == {
+        "learner": {"kind": "cpu", "fsdp": 2, "tensor": 2, "devices": [0, 1, 2, 3]},
+        "sampler": {"kind": "cpu", "fsdp": 2, "tensor": 1, "devices": [4, 5]},
+    }
+    together = Topology(devices[:2], devices[:2], sampler_tensor=2).describe()
+    assert together == (
+        "learner (fsdp 2 x tensor 1) and sampler (fsdp 1 x tensor 2): the same devices, 2 x cpu"
+    )
+
+
 def test_impossible_topologies_are_refused() -> None:
     devices = tuple(jax.devices())
     with pytest.raises(ValueError, match="share 1 devices, but not all"):
