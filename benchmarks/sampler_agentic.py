@@ -19,7 +19,7 @@ from workload import SEED, Agentic, latency_seconds, observation, prompt
 
 ROWS = 8
 DECODE_TOKENS = 16  # a turn: half as many dispatches as with 8, but who comes late waits longer
-PREFILL_LANES = 4
+PREFILL_LANES = 2  # a turn's new tokens; mostly one episode at a time has some
 
 
 @dataclass(frozen=True)

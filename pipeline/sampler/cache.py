@@ -20,7 +20,7 @@ from ..models.quantize import activations_dtype
 from .pages import BIN
 
 LARGEST = 1e15  # no key of use is nearly as large, and no score of one reaches a masked one
-ROWS_AT_ONCE = 8  # of which windows are copied: few kernels on a GPU, little to do for one row
+ROWS_AT_ONCE = 2  # whose windows are copied; mostly one row starts, and 8 cost it 8 windows
 KEY_BLOCK = 64  # positions of a view's keys that lie together; fewer where a window needs it
 
 
