@@ -32,7 +32,7 @@ from .observe.view import View
 from .offline.assemble import OfflineParts, Packed, held_out_examples, make_learner
 from .offline.config import OfflineRecipe
 from .offline.learner import OfflineLearner
-from .offline.lessons import Lesson, Lessons, Read
+from .offline.lessons import Lesson, Read, lessons
 from .offline.progress import Progress, Saved
 from .offline.saver import OfflineSaver
 from .policy.save import save_policy
@@ -200,11 +200,11 @@ class OfflineJob:
 
         So an update that has begun is taken and counted, also where the next row can't be used.
         """
-        position = None if self._saved is None else self._saved.position
-        lessons = Lessons(self._recipe, self._parts, position)
+        done = self._progress.updates
+        reads = lessons(self._recipe, self._parts, self._position, done=done)
         with send:
-            for step in range(self._progress.updates, self._parts.steps):
-                await send.send(await self._reader.run(partial(lessons.read, step)))
+            for _ in range(done, self._parts.steps):
+                await send.send(await self._reader.run(partial(next, reads)))
 
     async def _update(self, learner: OfflineLearner, lesson: Lesson, metrics: Sink) -> None:
         began = learner.busy_seconds

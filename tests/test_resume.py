@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -255,15 +256,23 @@ def test_a_run_that_ended_without_checkpoints_is_not_begun_again(tmp_path, capsy
 
 @pytest.mark.parametrize("ends", ["error", "SIGTERM"])
 def test_what_an_end_left_stays_until_another_end(album, tmp_path, monkeypatch, capsys, ends):
+    stopped, stop = threading.Event(), OfflineJob._stop
+
+    def note_stop(job, number):
+        stop(job, number)
+        stopped.set()
+
     def end(*_):
         if ends == "error":
             raise RuntimeError("a chip is lost")
         signal.raise_signal(signal.SIGTERM)
+        stopped.wait()
 
     where = tmp_path / "run"
     shutil.copytree(album / "whole", where)
     left = {path: path.read_bytes() for path in [where / "summary.json", *where.glob("policy/*")]}
     with monkeypatch.context() as patch:
+        patch.setattr(OfflineJob, "_stop", note_stop)
         patch.setattr(OfflineLearner, "evaluate", end)  # after the sixth update
         assert run(["resume", str(where), "--run.steps", "7"]) == (1 if ends == "error" else 143)
     assert {path: path.read_bytes() for path in left} == left

@@ -1,6 +1,6 @@
 """From rows to lessons: each is read and packed as a whole, and knows where the rows go on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,27 +33,25 @@ class Lesson(NamedTuple):
 Read = outcome.Maybe[Lesson]  # what went wrong may stand in the place of a lesson
 
 
-class Lessons:
-    """The lessons of a run, to be read one behind the other."""
+def lessons(
+    recipe: OfflineRecipe, parts: OfflineParts, position: Mapping[str, Any] | None, *, done: int
+) -> Iterator[Read]:
+    """Read and pack the rows of one update after the other.
 
-    def __init__(
-        self, recipe: OfflineRecipe, parts: OfflineParts, position: Mapping[str, Any] | None
-    ) -> None:
-        """Begin at a lesson's position, or with the first row."""
-        self._recipe = recipe
-        self._parts = parts
-        self._stream = row_stream(recipe, parts)
-        if position is not None:
-            self._stream.restore(position)
+    Args:
+      position: of the last lesson that was learnt; None: begin with the first row.
+      done: updates that were taken.
+    """
+    stream = row_stream(recipe, parts)
+    if position is not None:
+        stream.restore(position)
 
-    def read(self, step: int) -> Read:
-        """Read the rows of an update, the next one, and pack them."""
-        return outcome.capture(self._read, step)
-
-    def _read(self, step: int) -> Lesson:
-        stream, parts = self._stream, self._parts
-        taken = parts.reader.take(stream.take(step_rows(self._recipe, parts, step)))
+    def read(step: int) -> Lesson:
+        taken = parts.reader.take(stream.take(step_rows(recipe, parts, step)))
         packed = parts.pack(taken.examples)
         tokens = int(np.count_nonzero(packed[0].rows.segment_ids))
         counts = len(taken.examples), taken.skipped, tokens
         return Lesson(packed, *counts, stream.epochs, stream.state())
+
+    for step in range(done, parts.steps):
+        yield outcome.capture(read, step)
