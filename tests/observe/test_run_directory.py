@@ -219,5 +219,5 @@ def test_an_environment_that_changes_the_working_directory_moves_no_file(tmp_pat
 def test_a_folder_in_which_nothing_can_be_written_is_a_users_mistake(tmp_path):
     directory = RunDirectory.create(tmp_path / "run")
     directory.path.rmdir()
-    with pytest.raises(ConfigError, match=r"written to, got .*run.*; set --run\.dir"):
+    with pytest.raises(ConfigError, match=r"written to, got .*run.*; .*set --run\.dir"):
         directory.write_config({"steps": 1})
