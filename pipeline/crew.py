@@ -2,10 +2,19 @@
 
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
+from functools import partial
 from typing import Generic, TypeVarTuple
 
 import trio
-from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
+from outcome import Value
+from trio.lowlevel import (
+    Abort,
+    Task,
+    current_task,
+    enable_ki_protection,
+    reschedule,
+    wait_task_rescheduled,
+)
 
 Job = TypeVarTuple("Job")
 
@@ -13,6 +22,7 @@ Job = TypeVarTuple("Job")
 class Crew(Generic[*Job]):
     """As many tasks of a nursery as ever had a job at once; they end with the nursery.
 
+    Each job sees the context variables of who made the crew, and nothing of other jobs.
     An error in a job ends its task, as anywhere in trio, and so does a nursery that it left open.
     """
 
@@ -26,31 +36,34 @@ class Crew(Generic[*Job]):
         self._nursery = nursery
         self._work = work
         self._name = name
-        self._idle: list[Task] = []
-        self._next: dict[Task, tuple[*Job]] = {}
+        self._context = copy_context()
+        self._idle: dict[Task, None] = {}
 
+    @enable_ki_protection  # a Ctrl-C between two lines would leave a task that nobody wakes
     def start(self, *job: *Job) -> None:
         """Let a task do a job, soon."""
         if self._idle:
-            task = self._idle.pop()
-            task.context = copy_context()  # as a new task has; nothing of the job before is in it
-            self._next[task] = job
-            reschedule(task)
+            reschedule(self._idle.popitem()[0], Value(job))
         else:
-            self._nursery.start_soon(self._run, *job, name=self._name)
+            begin = partial(self._nursery.start_soon, self._run, *job, name=self._name)
+            self._context.run(begin)
 
     async def _run(self, *job: *Job) -> None:
         task = current_task()
-
-        def leave(_: object) -> Abort:
-            self._idle.remove(task)
-            return Abort.SUCCEEDED
-
         while True:
             await self._work(*job)
             if task.child_nurseries:
                 return  # trio says what is wrong
             del job  # what was done need not be kept until the next one
-            self._idle.append(task)
-            await wait_task_rescheduled(leave)
-            job = self._next.pop(task)
+            task.context = self._context.copy()
+            job = await self._next_job(task)
+
+    @enable_ki_protection
+    async def _next_job(self, task: Task) -> tuple[*Job]:
+        def leave(_: object) -> Abort:
+            del self._idle[task]
+            return Abort.SUCCEEDED
+
+        self._idle[task] = None
+        job: tuple[*Job] = await wait_task_rescheduled(leave)
+        return job

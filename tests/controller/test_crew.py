@@ -1,6 +1,7 @@
 """Tasks that do one job after the other."""
 
 import gc
+import signal
 import weakref
 from contextvars import ContextVar
 
@@ -10,9 +11,11 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.pipeline import crew
 from headrace.pipeline.crew import Crew
 
 SETTING = ContextVar("SETTING", default="none")
+HELD: ContextVar["Thing"] = ContextVar("HELD")
 
 
 class Thing:
@@ -37,10 +40,10 @@ def test_each_job_is_done_once_by_no_more_tasks_than_jobs_at_once(
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            crew = Crew(nursery, work, name="worker")
+            workers = Crew(nursery, work, name="worker")
             for number, (pause, seconds) in enumerate(plan):
                 await trio.sleep(pause)
-                crew.start(number, seconds)
+                workers.start(number, seconds)
             await trio.sleep(10.0)
             assert nursery.child_tasks == tasks
             nursery.cancel_scope.cancel()
@@ -56,13 +59,13 @@ def test_a_job_may_start_others() -> None:
 
         async def work(number: int) -> None:
             if number < 3:
-                crew.start(number + 1)
+                workers.start(number + 1)
             await trio.lowlevel.checkpoint()
             done.append(number)
 
         async with trio.open_nursery() as nursery:
-            crew = Crew(nursery, work, name="worker")
-            crew.start(0)
+            workers = Crew(nursery, work, name="worker")
+            workers.start(0)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
         assert sorted(done) == [0, 1, 2, 3]
@@ -78,9 +81,9 @@ def test_an_error_in_a_job_ends_the_nursery_and_with_it_all_tasks_idle_or_not() 
 
         with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="as planned")):
             async with trio.open_nursery() as nursery:
-                crew = Crew(nursery, work, name="worker")
+                workers = Crew(nursery, work, name="worker")
                 for wrong in (False, False, True):
-                    crew.start(wrong)
+                    workers.start(wrong)
                     await trio.testing.wait_all_tasks_blocked()
 
     trio.run(main)
@@ -104,11 +107,11 @@ def test_nothing_of_a_job_is_kept_once_it_is_done() -> None:
             await trio.lowlevel.checkpoint()
 
         async with trio.open_nursery() as nursery:
-            crew = Crew(nursery, work, name="worker")
+            workers = Crew(nursery, work, name="worker")
             for _ in range(2):
                 thing = Thing()
                 left = weakref.ref(thing)
-                crew.start(thing)
+                workers.start(thing)
                 del thing
                 await trio.testing.wait_all_tasks_blocked()
                 gc.collect()
@@ -118,26 +121,83 @@ def test_nothing_of_a_job_is_kept_once_it_is_done() -> None:
     trio.run(main)
 
 
-def test_a_job_sees_the_context_of_who_started_it_and_not_that_of_the_job_before() -> None:
-    seen = []
+def test_a_job_sees_the_context_of_who_made_the_crew_and_nothing_of_other_jobs() -> None:
+    found, kept = [], []
 
     async def main() -> None:
         async def work(own: str) -> None:
-            seen.append(SETTING.get())
+            found.append(SETTING.get())
             SETTING.set(own)
+            if own == "c":
+                for other in ("by a new task", "by another"):
+                    workers.start(other)
             await trio.lowlevel.checkpoint()
-            seen.append(SETTING.get())
+            kept.append(SETTING.get())
 
+        SETTING.set("maker's")
         async with trio.open_nursery() as nursery:
-            crew = Crew(nursery, work, name="worker")
-            for own in ("a", "b"):
-                crew.start(own)
+            workers = Crew(nursery, work, name="worker")
+            SETTING.set("changed since")
+            for own in ("a", "b", "c"):
+                workers.start(own)
                 await trio.testing.wait_all_tasks_blocked()
-            SETTING.set("starter's")
-            crew.start("c")
-            await trio.testing.wait_all_tasks_blocked()
-            assert len(nursery.child_tasks) == 1
             nursery.cancel_scope.cancel()
 
     trio.run(main)
-    assert seen == ["none", "a", "none", "b", "starter's", "c"]
+    assert found == ["maker's"] * 5
+    assert sorted(kept) == ["a", "b", "by a new task", "by another", "c"]
+
+
+def test_an_idle_task_keeps_nothing_that_a_job_put_into_a_context_variable() -> None:
+    async def main() -> None:
+        left = []
+
+        async def work() -> None:
+            thing = Thing()
+            HELD.set(thing)
+            left.append(weakref.ref(thing))
+
+        async with trio.open_nursery() as nursery:
+            Crew(nursery, work, name="worker").start()
+            await trio.testing.wait_all_tasks_blocked()
+            gc.collect()
+            assert left[0]() is None
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("moment", ["reschedule", "wait_task_rescheduled"])
+def test_a_ctrl_c_at_an_odd_moment_ends_the_run_and_breaks_nothing(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody may be idle without waiting, or wait without being idle."""
+    done = []
+
+    async def main() -> None:
+        async def work(number: int) -> None:
+            done.append(number)
+
+        async with trio.open_nursery() as nursery:
+            workers = Crew(nursery, work, name="worker")
+            workers.start(0)
+            workers.start(1)
+            await trio.testing.wait_all_tasks_blocked()
+            interrupt_before(moment, monkeypatch)
+            for number in (2, 3):
+                workers.start(number)
+            await trio.sleep_forever()
+
+    with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True, allow_unwrapped=True):
+        trio.run(main)
+    assert sorted(done) == [0, 1, 2, 3]
+
+
+def interrupt_before(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = getattr(crew, moment)
+
+    def interrupted(*args: object) -> object:
+        signal.raise_signal(signal.SIGINT)
+        return real(*args)
+
+    monkeypatch.setattr(crew, moment, interrupted)

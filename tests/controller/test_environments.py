@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from contextvars import ContextVar
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from headrace.pipeline.groups.schedule import Schedule
 from tests.controller.harness import ROLLOUT, Run, check_laws, failure_of, leaves
 
 CALLS = ["open", "reset", "step", "close"]
+LEFT = ContextVar("LEFT", default="nothing")
 
 
 @pytest.mark.parametrize("where", CALLS)
@@ -164,3 +166,17 @@ def test_a_result_that_comes_after_its_group_was_dropped_is_ignored_and_counted(
     assert run.counts.ignored == 1
     assert run.counts.dropped["env_error"] == 1
     assert "1" not in {group.task.id for group in run.groups}
+
+
+def test_what_an_episode_leaves_in_a_context_variable_no_other_episode_sees():
+    """Also not one that begins at its end, as there is room for it then."""
+    found = set()
+
+    async def hook(call, task, step):
+        if call == "open":
+            found.add(LEFT.get())
+        LEFT.set("something")
+        await trio.lowlevel.checkpoint()
+
+    Run(hook=hook, rollout=replace(ROLLOUT, max_episodes=2)).go()
+    assert found == {"nothing"}
