@@ -65,7 +65,10 @@ def long_row():
     ("arguments", "message"),
     [
         (["sft"], "sft needs a file of conversations"),
-        (["sft", "none.jsonl"], "none.jsonl: cannot read the rows"),
+        (
+            ["sft", "none.jsonl"],
+            "none.jsonl: cannot read the rows: No such file or directory; give",
+        ),
         (["sft", "data.csv"], "must end with one of .jsonl, .parquet, .array_record"),
         (["sft", "good.jsonl", "--learner.epochs", "2"], "set --data.epochs"),
         (["sft", "good.jsonl", "--data.epochz", "2"], "--data.epoch"),

@@ -21,6 +21,7 @@ def begun(
     directory: RunDirectory | None,
     *,
     steps: int,
+    done: int = 0,
     kind: ViewKind,
     columns: Columns = COLUMNS,
 ) -> Iterator[tuple[RunDirectory, View]]:
@@ -28,9 +29,10 @@ def begun(
 
     Args:
       directory: of a run that goes on, which is held; None: a new one, which is held meanwhile.
+      done: updates of `steps` that were taken before.
     """
     keep_programs(config.compilation_cache)
-    view = open_view(config.name, steps, stream=sys.stdout, kind=kind, columns=columns)
+    view = open_view(config.name, steps, done=done, stream=sys.stdout, kind=kind, columns=columns)
     if directory is not None:
         with view as shown:
             yield directory, shown

@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 
 from ...envs.builtin import BUILTIN
-from ..errors import ConfigError, HeadraceError
+from ..errors import HeadraceError
 from ..simulate.agent import SCENARIOS
 from ..simulate.config import Settings
 from ..simulate.progress import open_progress
@@ -73,10 +73,7 @@ def _simulation_source(name_or_file: str) -> Source:
         return SCENARIOS[name_or_file]()
     from ..recipes import load_recipe  # noqa: PLC0415 - which imports JAX
 
-    try:
-        recipe = load_recipe(name_or_file)
-    except ConfigError as error:
-        raise ConfigError(f"{error}; built-in scenarios: {', '.join(SCENARIOS)}") from error
+    recipe = load_recipe(name_or_file, beside=SCENARIOS)
     parts = RecipeParts(
         name=recipe.run.name,
         latency=recipe.env.latency_of(BUILTIN.get(recipe.env.name)),  # no module is imported

@@ -80,9 +80,10 @@ def _run(
 ) -> int:
     """Run a job in a directory that is held; None: in a new one."""
     config, more = recipe.run, recipe.learner.decay_share == 0
-    with begun(config, directory, steps=config.steps, kind=config.view) as (own, view):
+    updates = None if saved is None else saved.updates
+    opened = begun(config, directory, steps=config.steps, done=updates or 0, kind=config.view)
+    with opened as (own, view):
         if directory is not None:
-            updates = None if saved is None else saved.updates
             note_resumed(view, updates, config.steps, may_take_more=more)
         job = Job(recipe, parts, own, view, saved=saved)
         del parts  # the job lets go of pretrained weights
@@ -93,11 +94,11 @@ def _run(
             code = explain(error)
             point_to_checkpoint(code, own.path)
             return code
-    where = own.path
+    where, policy = own.path, "policy/, " if config.save_policy else ""
     code = finish(
         where,
         job.interrupted_by,
-        "  summary.json, metrics.jsonl, trajectories.jsonl and the resolved config.toml\n"
+        f"  {policy}summary.json, metrics.jsonl, trajectories.jsonl and the resolved config.toml\n"
         f"Next: read what the policy does:  tail -n 3 {where / 'trajectories.jsonl'}\n"
         f"      or change something:        headrace train {where / 'config.toml'} --run.seed 1",
         stopped=f"Go on with it: headrace resume {where}" if recipe.checkpoint.every else "",

@@ -84,11 +84,11 @@ class RolloutMeshConfig(MeshConfig):
         both = f"{what} plus mesh.sampler_devices" if self.sampler_devices else what
         devices = _first_devices(count + self.sampler_devices, both)
         sampler, tensor = devices[count:] or devices, self.sampler_tensor or self.tensor
-        for number, what in (
+        for number, whose in (
             (len(sampler), "the sampler's devices"),
             (count, "the learner's devices, which cut what is published"),
         ):
-            fits, hint = f"a divisor of {number}, {what}", "set it, or mesh.tensor where it is 0"
+            fits, hint = f"a divisor of {number}, {whose}", "set it, or mesh.tensor where it is 0"
             check(number % tensor == 0, "mesh.sampler_tensor", tensor, fits, hint=hint)
         return Topology(devices[:count], sampler, self.tensor, tensor)
 

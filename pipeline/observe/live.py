@@ -36,6 +36,7 @@ class LiveView:
         recipe: str,
         total_steps: int,
         *,
+        done: int = 0,
         stream: TextIO,
         clock: Callable[[], float] = time.monotonic,
     ):
@@ -46,7 +47,7 @@ class LiveView:
         self._phase = ""
         self._phase_progress: Progress | None = None
         self._phase_began_seconds = self._began_seconds
-        self._steps = Progress("step", 0, total_steps)
+        self._steps = Progress("step", done, total_steps)
         self._step_seconds: deque[float] = deque(maxlen=_STEPS_FOR_ESTIMATE)
         self._record: Record = {}
         self._rewards, self._successes = History(), History()

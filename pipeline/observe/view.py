@@ -112,6 +112,7 @@ def open_view(
     recipe: str,
     total_steps: int,
     *,
+    done: int = 0,
     stream: TextIO | None,
     kind: ViewKind = "auto",
     columns: Columns = COLUMNS,
@@ -121,6 +122,7 @@ def open_view(
     Args:
       recipe: its name, for the title.
       total_steps: how many updates there will be.
+      done: how many there were already.
       stream: where to show it; nothing is shown on None, or once it breaks.
       kind: `auto` is the live panel on a terminal that can show it, plain lines elsewhere.
         Where the encoding isn't a UTF, `live` gives plain lines too.
@@ -130,7 +132,7 @@ def open_view(
     output = cast(TextIO, ForgivingStream(stream))
     is_live = kind == "live" or (kind == "auto" and _is_full_terminal(output))
     if is_live and output.encoding.lower().startswith("utf"):
-        view = LiveView(recipe, total_steps, stream=output)
+        view = LiveView(recipe, total_steps, done=done, stream=output)
     else:
         view = PlainView(total_steps, stream=output, columns=columns)
     try:

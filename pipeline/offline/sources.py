@@ -45,7 +45,7 @@ def open_source(path: str | Path) -> Source:
         with path.open("rb"):
             source: Source = kinds[path.suffix](path)
     except (OSError, ValueError, RuntimeError) as error:  # damaged files are one of these, too
-        raise ConfigError(f"{path}: cannot read the rows: {error}; give another file") from error
+        raise _unreadable(path, error) from error
     if len(source) == 0:
         raise ConfigError(f"{path}: no rows; give a file with at least one")
     return source
@@ -61,7 +61,12 @@ def sha256_of(path: str | Path) -> str:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read the rows: {error}; give another file") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str | Path, error: Exception) -> ConfigError:
+    reason = (error.strerror if isinstance(error, OSError) else None) or error
+    return ConfigError(f"{path}: cannot read the rows: {reason}; give another file")
 
 
 class JsonlSource:

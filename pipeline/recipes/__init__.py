@@ -4,7 +4,7 @@ Law 20: a key that no stage knows is an error, and so is a value of another type
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,11 @@ _POLICIES = _FOLDER / "policies"
 
 
 def load_recipe(
-    name_or_file: str, *, policy: str | None = None, algorithm: str | None = None
+    name_or_file: str,
+    *,
+    policy: str | None = None,
+    algorithm: str | None = None,
+    beside: Collection[str] = (),
 ) -> Recipe:
     """Load a built-in recipe by name, or a TOML file.
 
@@ -28,6 +32,7 @@ def load_recipe(
         for none, the sizes of `policies/<policy>.toml` are put over its own, or those of
         `policies/pretrained.toml` where there is no such file.
       algorithm: a method's name in `PRESETS`, which replaces the recipe's [algorithm].
+      beside: names that the caller knows, for the message that there is no such recipe.
 
     Raises:
       ConfigError: for an unknown name, a missing or malformed file, an unknown key, a value
@@ -37,7 +42,7 @@ def load_recipe(
       >>> load_recipe("calculator").run.name
       'calculator'
     """
-    path = _find(name_or_file)
+    path = _find(name_or_file, beside)
     table = read_toml(path)
     if "data" in table:
         raise ConfigError(
@@ -104,7 +109,7 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _find(name_or_file: str) -> Path:
+def _find(name_or_file: str, beside: Collection[str]) -> Path:
     builtin = _FOLDER / f"{name_or_file}.toml"
     if name_or_file in builtin_recipes():
         return builtin
@@ -113,8 +118,8 @@ def _find(name_or_file: str) -> Path:
         return path
     if path.suffix == ".toml" or path.parent != Path():
         raise ConfigError(f"there is no recipe file {name_or_file}; give an existing .toml file")
-    known = ", ".join(builtin_recipes())
+    known = [*beside, *builtin_recipes()]
     raise ConfigError(
-        f"unknown recipe {name_or_file!r}{did_you_mean(name_or_file, builtin_recipes())}; "
-        f"the built-in ones are {known}; or give a .toml file"
+        f"unknown recipe {name_or_file!r}{did_you_mean(name_or_file, known)}; "
+        f"the built-in ones are {', '.join(known)}; or give a .toml file"
     )

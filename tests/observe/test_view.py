@@ -127,6 +127,15 @@ def test_live_view_shows_notes_and_numbers(monkeypatch: pytest.MonkeyPatch):
     assert "3/3" in shown
 
 
+def test_live_view_of_a_run_that_goes_on_begins_where_that_ended(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    terminal = Terminal()
+    with open_view("calculator", 3, done=2, stream=terminal):
+        pass
+    assert "2/3" in terminal.getvalue()
+
+
 def test_live_view_draws_at_most_ten_frames_a_second():
     terminal, clock = Terminal(), Clock()
     view = LiveView("calculator", 3, stream=terminal, clock=clock)

@@ -109,7 +109,8 @@ def test_a_recipe_for_training_can_be_simulated(capsys):
     [
         ([], "simulate needs a recipe"),
         (["--json"], "simulate needs a recipe"),
-        (["balancd"], "built-in scenarios: balanced"),
+        (["balancd"], "(did you mean 'balanced'?); the built-in ones are balanced, agent, calc"),
+        (["calculatr"], "did you mean 'calculator'"),
         (["no/such.toml"], "no recipe file"),
         (["balanced", "--sim.rowss", "3"], "--sim.rows"),
         (["balanced", "--sim.rows", "0"], "sim.rows must be >= 1"),
