@@ -2,7 +2,15 @@
 
 import copy
 import pickle
-from dataclasses import FrozenInstanceError, dataclass, field, replace
+from dataclasses import (
+    KW_ONLY,
+    FrozenInstanceError,
+    InitVar,
+    dataclass,
+    field,
+    make_dataclass,
+    replace,
+)  # fmt: skip
 from inspect import signature
 
 import pytest
@@ -66,3 +74,25 @@ def test_instances_are_frozen_equal_and_copied_as_ever():
     assert one.b is not Quick(1).b  # a default of its own
     assert replace(one, a=5) == Quick(5)
     assert copy.copy(one) == pickle.loads(pickle.dumps(one)) == one
+
+
+def test_names_of_fields_are_free():
+    kinds = [("own", int), ("new_b", int), ("no_b", int), ("b", list, field(default_factory=list))]
+    record = made_quickly(make_dataclass("Record", kinds, frozen=True))
+    assert vars(record(1, 2, 3)) == {"own": 1, "new_b": 2, "no_b": 3, "b": []}
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ([("a", int)], {"kw_only": True}),
+        ([("a", int), ("_", KW_ONLY), ("b", int, 3)], {}),
+        ([("a", int), ("b", InitVar[int])], {}),
+        ([("a", int), ("b", list, field(init=False, default_factory=list))], {}),
+        ([("a", int)], {"slots": True}),
+        ([("self", int)], {}),
+    ],
+)
+def test_what_would_be_made_wrongly_is_refused(fields, options):
+    with pytest.raises(TypeError, match="Record can't be made quickly"):
+        made_quickly(make_dataclass("Record", fields, frozen=True, **options))
