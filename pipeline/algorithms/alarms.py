@@ -15,8 +15,9 @@ def alarms(numbers: Mapping[str, float], *, compares_members: bool) -> dict[str,
     """Say what is wrong with an update, by a short name.
 
     Args:
-      numbers: of the learner (`importance_ess`, `update_norm`, `moved_share`) and the batch
-        (`flat_share` of the groups, `members` of the largest group); `teacher_kl` with a teacher.
+      numbers: of the learner (`importance_ess`, `grad_norm`, `update_norm`, `moved_share`) and the
+        batch (`flat_share` of the groups, `members` of the largest group); `teacher_kl` with a
+        teacher.
       compares_members: whether an advantage needs other members of the group.
 
     Example:
@@ -35,7 +36,9 @@ def alarms(numbers: Mapping[str, float], *, compares_members: bool) -> dict[str,
             "the gradient is not finite, so the update was left out and nothing is learnt while "
             "this lasts; lower --learner.learning-rate, or look for what overflows"
         )
-    if numbers.get("update_norm", 0.0) > 0 and numbers.get("moved_share", 1.0) < LEAST_MOVED_SHARE:
+    # Without a gradient an update is what is left of those before, and small for that reason.
+    has_update = numbers.get("update_norm", 0.0) > 0 and numbers.get("grad_norm", 1.0) > 0
+    if has_update and numbers.get("moved_share", 1.0) < LEAST_MOVED_SHARE:
         found["unmoved"] = (
             f"an update changed only {numbers['moved_share']:.2%} of the parameters' numbers: it "
             "is below the resolution of their type (bfloat16 keeps 8 bits); train in float32, or "

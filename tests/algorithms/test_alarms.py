@@ -48,6 +48,11 @@ def test_an_update_that_was_skipped_is_no_alarm():
     assert COMPARED(FINE | {"update_norm": 0.0, "moved_share": 0.0}) == {}
 
 
+def test_what_moves_without_a_gradient_is_not_below_a_types_resolution():
+    numbers = {"grad_norm": 0.0, "update_norm": 1e-9, "moved_share": 0.002, "flat_share": 1.0}
+    assert COMPARED(FINE | numbers).keys() == {"flat"}
+
+
 def test_with_a_teacher_groups_without_a_difference_are_no_alarm():
     assert COMPARED(FINE | {"members": 1, "flat_share": 1.0, "teacher_kl": 0.3}) == {}
 
