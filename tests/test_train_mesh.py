@@ -208,7 +208,7 @@ def test_law_12_of_a_teacher(runs, tmp_path):
         (
             RolloutMeshConfig(4, 2, sampler_devices=1),
             "mesh.fsdp times mesh.tensor plus mesh.sampler_devices must be at most 8, the devices "
-            "of this process, got 9; lower one of them",
+            "of this process, got 9; lower one of them, or try it out with JAX_NUM_CPU_DEVICES=9",
         ),
         (
             RolloutMeshConfig(2, 2, sampler_devices=3),

@@ -95,8 +95,10 @@ class RolloutMeshConfig(MeshConfig):
 
 def _first_devices(count: int, what: str) -> tuple[jax.Device, ...]:
     devices = jax.local_devices()
-    most = f"at most {len(devices)}, the devices of this process"
-    check(count <= len(devices), what, count, most, hint="lower one of them")
+    most, hint = f"at most {len(devices)}, the devices of this process", "lower one of them"
+    if devices[0].platform == "cpu":
+        hint += f", or try it out with JAX_NUM_CPU_DEVICES={count}"
+    check(count <= len(devices), what, count, most, hint=hint)
     return tuple(devices[:count])
 
 
