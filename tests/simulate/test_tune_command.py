@@ -39,7 +39,7 @@ def test_json_is_one_object_on_standard_output(capsys):
     [
         ([], "tune needs a recipe or scenario"),
         (["--json"], "tune needs a recipe or scenario"),
-        (["nonsense"], "built-in scenarios: balanced, agent"),
+        (["nonsense"], "the built-in ones are balanced, agent"),
         (["balanced", "--tune.loads", "0"], "tune.loads must be all > 0"),
         (["balanced", "--tune.svg", "no/such/folder.svg"], "tune.svg must be a file in an exist"),
         (
