@@ -165,6 +165,13 @@ def test_a_pretrained_policy_brings_its_sizes():
     assert (recipe.model, recipe.text) == (Recipe().model, Recipe().text)
 
 
+def test_a_pretrained_policy_leaves_the_stop_ids_that_a_recipe_needs():
+    alphabet = load_recipe("guess_number")
+    assert len(alphabet.text.stop_characters) >= 8  # with the end, more than the default
+    recipe = load_recipe("guess_number", policy="runs/guess_number/policy")
+    assert recipe.sampler.max_stop_ids == alphabet.sampler.max_stop_ids
+
+
 def test_a_policy_without_sizes_of_its_own_gets_those_of_pretrained_ones():
     recipe = load_recipe("calculator", policy="somebody/some-model")
     assert recipe.policy.path == "somebody/some-model"
