@@ -107,6 +107,11 @@ def describe(error: BaseException) -> str:
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} …"
 
 
+def reason(error: Exception) -> str:
+    """Say why a file that the message names already can't be used."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def leaves(error: BaseException) -> Iterator[BaseException]:
     """Yield the exceptions in an exception, which may be a group of groups, in order."""
     if isinstance(error, BaseExceptionGroup):

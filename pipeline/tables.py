@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from .errors import ConfigError
+from .errors import ConfigError, reason
 
 T = TypeVar("T")
 
@@ -49,7 +49,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"can't read the settings {path}: {error}") from error
+        raise ConfigError(
+            f"can't read the settings {path}: {reason(error)}; give a TOML file"
+        ) from error
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:

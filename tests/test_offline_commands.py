@@ -85,7 +85,7 @@ def long_row():
         (["prefer", "good.jsonl", "--preference.beta", "0"], "preference.beta must be > 0"),
         (["prefer", "good.jsonl", "--learner.microbatch-rows", "1"], "must be >= 2"),
         (["distill", "good.jsonl"], "set --teacher"),
-        (["sft", "no.toml"], "can't read the settings no.toml"),
+        (["sft", "no.toml"], "can't read the settings no.toml: No such file or directory; give"),
         (["sft", "strange.toml"], "strange.toml: unknown key 'lora.rnk' (did you mean"),
         (["sft", "empty.toml"], "set --data.path"),
     ],

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..errors import ConfigError, reason
 from .rows import Row
 
 FORMATS = (".jsonl", ".parquet", ".array_record")
@@ -65,8 +65,7 @@ def sha256_of(path: str | Path) -> str:
 
 
 def _unreadable(path: str | Path, error: Exception) -> ConfigError:
-    reason = (error.strerror if isinstance(error, OSError) else None) or error
-    return ConfigError(f"{path}: cannot read the rows: {reason}; give another file")
+    return ConfigError(f"{path}: cannot read the rows: {reason(error)}; give another file")
 
 
 class JsonlSource:

@@ -67,7 +67,8 @@ def _downloaded(name: str) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=list(DOWNLOADED)))
     except (OSError, HFValidationError) as error:  # all of the Hub's errors are OSErrors
+        text = " ".join(str(error).split()).rstrip(".")  # it has several lines
         raise ConfigError(
             f"{name!r} is no folder and no .gguf file here, and can't be had from the Hub: "
-            f"{error}; give an existing path, or a name on the Hub that can be reached"
+            f"{text}; give an existing path, or a name on the Hub that can be reached"
         ) from error
