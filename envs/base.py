@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
-from .frozen import made_quickly
 from .messages import Message
 
 Split = Literal["train", "eval"]
@@ -21,7 +20,6 @@ EPISODE: ContextVar[str] = ContextVar("episode", default="")
 """The name of the episode that a task works for, for logs; "" outside of a run."""
 
 
-@made_quickly
 @dataclass(frozen=True)
 class Task:
     """One data item: what an episode is about.
@@ -35,7 +33,6 @@ class Task:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-@made_quickly
 @dataclass(frozen=True)
 class StepResult:
     """An environment's answer to one message of the policy.

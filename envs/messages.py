@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .frozen import made_quickly
-
 Role = Literal["system", "user", "assistant", "tool"]
 
 CallStatus = Literal[
@@ -57,7 +55,6 @@ class ToolCall:
     problem: str = ""
 
 
-@made_quickly
 @dataclass(frozen=True)
 class Message:
     """One turn of a conversation.

@@ -6,6 +6,7 @@ with its name (`errors.stage`), and so does a run in which nothing moves.
 """
 
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from typing import assert_never
 
 import trio
@@ -13,7 +14,6 @@ import trio
 from ..envs.base import Task
 from .budgets import Budgets
 from .controller_state import ControllerState, member_rule
-from .crew import Crew
 from .errors import PipelineStalled, StageFailed, stage
 from .evaluations import Evaluations
 from .groups import ledger
@@ -84,7 +84,8 @@ class Controller:
             self._take_up(saved)
         self._moved = 0.0
         self.ending = False  # true once what runs is cancelled, and should end soon
-        self._crew: Crew[Group, int] | None = None
+        self._nursery: trio.Nursery | None = None
+        self._context = copy_context()  # in which members begin
 
     async def run(self) -> None:
         """Run all stages until the last update is published and the last evaluation has ended.
@@ -96,7 +97,7 @@ class Controller:
         """
         try:
             async with trio.open_nursery() as nursery:
-                self._crew = Crew(nursery, self._run_member, name="members of groups")
+                self._nursery = nursery
                 limit = self._config.stall_after_seconds(self._stages.rollout.config)
                 nursery.start_soon(watch, self._last_move, limit, self.describe)
                 nursery.start_soon(self._notice_the_end)
@@ -157,15 +158,16 @@ class Controller:
         issues = tuple([ledger.Issue(task.id, attempt) for task, attempt in given])
         self.ledger, _ = ledger.advance(self.ledger, ledger.Admitted(issues))
         for index, (task, _) in enumerate(given, first):
-            self._start(task, index, size)
+            # Whoever's end made room, members see no context variable that it has set.
+            self._context.run(self._start, task, index, size)
 
     def _start(self, task: Task, index: int, size: int) -> None:
-        assert self._crew is not None
+        assert self._nursery is not None
         version = ledger.sampled_version(self.ledger, index)
         group = self._outstanding.start(task, index, version)
         for member in range(size):
             self._members += 1
-            self._crew.start(group, member)
+            self._nursery.start_soon(self._run_member, group, member, name="member of a group")
 
     async def _run_member(self, group: Group, member: int) -> None:
         with stage("groups"):

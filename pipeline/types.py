@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..envs.base import Task
-from ..envs.frozen import made_quickly
 from ..envs.messages import Message
 from .sampling import PLAIN, Sampling
 
@@ -64,7 +63,6 @@ class FinishReason(enum.StrEnum):
     PROMPT_TOO_LONG = "prompt_too_long"  # nothing was sampled
 
 
-@made_quickly
 @dataclass(frozen=True, eq=False)
 class SampleRequest:
     """One turn asked of the sampler.
@@ -104,7 +102,6 @@ class TopLogprobs(NamedTuple):
     logprobs: Float32s
 
 
-@made_quickly
 @dataclass(frozen=True, eq=False)
 class Completion:
     """What the sampler returns for one request; arrays have the same length n, but for `experts`.
@@ -196,7 +193,6 @@ class Turn(NamedTuple):
     reward: float = 0.0
 
 
-@made_quickly
 @dataclass(frozen=True, eq=False)
 class Trajectory:
     """The token-exact record of one episode, or of a part of one.
@@ -267,8 +263,9 @@ class Trajectory:
         more = self.log_kept_mass, self.experts
         for array in (self.loss_mask, self.rollout_logprobs, self.policy_versions, *more):
             if array is not None and len(array) != length:
-                text = f"arrays of a trajectory differ in length: {len(array)} and {length}"
-                raise ValueError(text)
+                raise ValueError(
+                    f"arrays of a trajectory differ in length: {len(array)} and {length}"
+                )
 
     def _check_versions(self, mask: bytes) -> None:
         versions = self.policy_versions[self.loss_mask]
@@ -281,9 +278,9 @@ class Trajectory:
                 raise ValueError(f"policy versions must be >= 0 and non-decreasing, got {text}")
         if (self.policy_versions != _NOT_SAMPLED).tobytes() != mask:
             raise ValueError("a token that was not sampled has a policy version")
-        own = vars(self)
-        own["oldest_version"] = self.earlier[0].oldest_version if self.earlier else oldest
-        own["newest_version"] = newest
+        first = self.earlier[0].oldest_version if self.earlier else oldest
+        object.__setattr__(self, "oldest_version", first)
+        object.__setattr__(self, "newest_version", newest)
 
     def _check_logprobs(self, mask: bytes) -> None:
         logprobs = self.rollout_logprobs
@@ -313,8 +310,10 @@ class Trajectory:
             if before.newest_version > after.oldest_version:
                 raise ValueError("the policy versions of an episode's samples must not fall")
             if before.reward != after.reward:
-                rewards = f"{before.reward} and {after.reward}"
-                raise ValueError(f"all samples of an episode must have its reward, got {rewards}")
+                raise ValueError(
+                    "all samples of an episode must have its reward, got "
+                    f"{before.reward} and {after.reward}"
+                )
 
     @property
     def samples(self) -> "tuple[Trajectory, ...]":
@@ -339,7 +338,6 @@ class EpisodeFailure:
 Outcome = Trajectory | EpisodeFailure
 
 
-@made_quickly
 @dataclass(frozen=True, eq=False)
 class TrajectoryGroup:
     """The trajectories of one task, used as a whole or not at all.

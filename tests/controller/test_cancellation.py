@@ -108,7 +108,7 @@ def test_a_run_never_ends_in_silence_before_its_last_update():
 
     async def plant(run, nursery):
         await trio.sleep(4.0)
-        run.controller._crew._nursery.start_soon(escape)
+        run.controller._nursery.start_soon(escape)
 
     with pytest.raises(BaseExceptionGroup) as caught:
         Run().go(beside=plant)
