@@ -87,7 +87,7 @@ def assemble(recipe: Recipe) -> Parts:
       ConfigError: for an unknown environment, tasks that it can't use, texts that the alphabet
         can't express, or a pretrained policy that can't be loaded or doesn't fit.
     """
-    topology = recipe.mesh.placement()
+    topology = recipe.mesh.topology()
     policy = load_start(recipe.policy.path, recipe.model, recipe.text, topology)
     recipe.mesh.check_fits(policy.config, policy.vocab_size, recipe.learner.microbatch_rows)
     spec = _environment(recipe, for_chat=isinstance(policy.text, TextFiles))

@@ -74,7 +74,7 @@ class RolloutMeshConfig(MeshConfig):
     """Parts that heads, hidden units and the vocabulary are cut into for sampling; rows and their
     cache are cut over the other devices, and weights aren't. 0: as many as mesh.tensor."""
 
-    def placement(self) -> Topology:
+    def topology(self) -> Topology:
         """Take the devices of learner and sampler.
 
         Raises:
