@@ -72,7 +72,7 @@ class Controller:
         )
         self._members = 0  # running now, until their environments are closed
         self._limit = concurrency.start(rollout.max_episodes, stages.load())
-        self._outstanding = Outstanding(stages.rollout, stages.tasks.next)
+        self._outstanding = Outstanding(stages.rollout, stages.tasks)
         self._formed: tuple[int, list[TrajectoryGroup]] | None = None
         self._batch_is_formed = trio.Event()
         self._held = HeldVersions(stages.hold)

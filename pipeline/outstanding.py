@@ -1,21 +1,22 @@
 """The groups and tasks that stand behind the ledger's indexes and ids."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from ..envs.base import Task
 from .errors import stage
 from .rollout.episode import Rollout
 from .rollout.group import Group
+from .stages import Tasks
 from .types import TrajectoryGroup
 
 
 class Outstanding:
     """What was admitted and is neither in a batch nor dropped, and the tasks to give out again."""
 
-    def __init__(self, rollout: Rollout, next_task: Callable[[], Task]):
+    def __init__(self, rollout: Rollout, tasks: Tasks):
         self._rollout = rollout
-        self._next_task = next_task
+        self._tasks = tasks
         self._groups: dict[int, Group] = {}
         self.ready: dict[int, TrajectoryGroup] = {}
         self.again: deque[tuple[Task, int]] = deque()
@@ -29,7 +30,7 @@ class Outstanding:
         if self.again:
             return self.again.popleft()
         with stage("prompts"):
-            task = self._next_task()
+            task = self._tasks.next()
             if not isinstance(task, Task):
                 raise TypeError(f"next must return a Task, got {task!r:.100}")
         return task, 0
