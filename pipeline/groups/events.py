@@ -26,7 +26,7 @@ class Issue(NamedTuple):
 class Admitted(NamedTuple):
     """Groups are started, with all their members. The first index is `admitted` before the event.
 
-    One event for all that start at a moment takes a third of the time of one for each.
+    One event for all that start at a moment, so that the ledger is copied and checked once.
     """
 
     issues: tuple[Issue, ...]
