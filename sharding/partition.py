@@ -4,9 +4,12 @@ Placing changes where an array's parts lie, never a value.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .rules import Rules, partition_spec
@@ -50,9 +53,45 @@ def replicated(tree: Tree, mesh: Mesh) -> Tree:
 def shard(tree: Tree, shardings: Tree) -> Tree:
     """Place host or single-device arrays by the shardings, a tree like theirs or a prefix.
 
-    The result may share memory with `tree`; to move arrays between meshes see `reshard`.
+    The result may share memory with `tree`; to move arrays between meshes see `reshard`. Where a
+    mesh has devices of several processes, all must call this, with equal arrays: each places the
+    parts of its own devices, and nothing is sent.
     """
-    return jax.device_put(tree, shardings)
+
+    def placed(sharding: NamedSharding, part: Tree) -> Tree:
+        if sharding.is_fully_addressable:
+            return jax.device_put(part, sharding)
+        return jax.tree.map(partial(_place_own, sharding=sharding), part)
+
+    return jax.tree.map(placed, shardings, tree)
+
+
+def on_host(tree: Tree) -> Tree:
+    """Copy arrays to the host, whole.
+
+    Where they lie on devices of several processes all must call this, and each gets the copies:
+    those that no process has whole are gathered, one after the other.
+
+    Example:
+      >>> on_host({"w": jax.numpy.ones(3)})
+      {'w': array([1., 1., 1.], dtype=float32)}
+    """
+
+    def copied(leaf: Any) -> Any:
+        whole = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+        if whole or leaf.is_fully_replicated:
+            return np.array(leaf)
+        return np.array(multihost_utils.process_allgather(leaf, tiled=True))
+
+    return jax.tree.map(copied, tree)
+
+
+def _place_own(leaf: Any, *, sharding: NamedSharding) -> Any:
+    """Place the parts of this process's devices."""
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        return jax.device_put(leaf, sharding)  # all processes move their parts together
+    array = np.asarray(leaf)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def init_sharded(init: Callable[..., Tree], shardings: Tree, *operands: Any) -> Tree:
