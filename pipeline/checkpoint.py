@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from ..sharding.partition import shard
 from .errors import ConfigError, HeadraceError
 from .orbax_errors import refusal, told_once
 
@@ -86,6 +87,8 @@ class Checkpoints:
             _CHECKSUM: ocp.args.JsonSave({"crc32": _checksum(state)}),
         }
         try:
+            if not self._folder.exists():
+                self._folder.mkdir(parents=True)
             self._remove_unfinished()  # of a process that was killed while it saved
             with self._manager() as manager:
                 if manager.latest_step() != step:
@@ -124,14 +127,20 @@ class Checkpoints:
         Raises:
           ConfigError: where it can't be read, is another tree, or isn't what was saved.
         """
-        found: T = self._read(step, _STATE, ocp.args.StandardRestore(like))
+        found = self._read(step, _STATE, _to_host(like))
         saved = self._read(step, _CHECKSUM, ocp.args.JsonRestore())["crc32"]
         if _checksum(found) != saved:  # Orbax notices most damage, but not in an array's numbers
-            raise ConfigError(
-                f"{self.name(step)} can't be read: its arrays aren't those that were saved; "
-                f"{self.remedy(step)}"
-            )
-        return found
+            raise self._unreadable(step, "its arrays aren't those that were saved")
+        leaves, structure = jax.tree.flatten(found)
+        del found
+        for index, wanted in enumerate(jax.tree.leaves(like)):
+            one = leaves[index]
+            if (one.shape, one.dtype) != (wanted.shape, wanted.dtype):
+                what = f"{one.dtype}{one.shape}, and {wanted.dtype}{wanted.shape} is wanted"
+                raise self._unreadable(step, f"it has an array {what}")
+            leaves[index] = _placed(one, wanted)  # one by one, so that only one is there twice
+        state: T = jax.tree.unflatten(structure, leaves)
+        return state
 
     def name(self, step: int) -> str:
         """Name a step for people."""
@@ -156,19 +165,41 @@ class Checkpoints:
         except (OSError, ValueError, KeyError, TypeError) as error:  # damaged, or of another kind
             text = str(error).strip("'")  # of a KeyError
             first_line, *_ = text.splitlines() or [type(error).__name__]
-            raise ConfigError(
-                f"{self.name(step)} can't be read: {first_line}; {self.remedy(step)}"
-            ) from error
+            raise self._unreadable(step, first_line) from error
+
+    def _unreadable(self, step: int, reason: str) -> ConfigError:
+        return ConfigError(f"{self.name(step)} can't be read: {reason}; {self.remedy(step)}")
 
     @contextmanager
     def _manager(self) -> Iterator[Any]:
-        """Open the folder for one call, so that no thread is left between calls."""
+        """Open the folder for one call, so that no thread is left between calls.
+
+        In a program of several processes it is this one's alone: it waits for no other.
+        """
+        own = jax.process_index()
         options = ocp.CheckpointManagerOptions(
             max_to_keep=self._keep,
+            create=False,
             enable_async_checkpointing=False,
+            multiprocessing_options=ocp.options.MultiprocessingOptions(
+                primary_host=own, active_processes={own}
+            ),
         )
         with told_once(), ocp.CheckpointManager(self._folder.absolute(), options=options) as open_:
             yield open_
+
+
+def _to_host(like: Any) -> Any:
+    """Ask Orbax for a tree of NumPy arrays, wherever those that were saved had lain."""
+    item = jax.tree.map(lambda _: 0, like)  # only its structure counts
+    how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), like)
+    return ocp.args.PyTreeRestore(item=item, restore_args=how)
+
+
+def _placed(array: Any, like: Any) -> Any:
+    """Put an array where another one lies, which is on the host unless it has a sharding."""
+    sharding = None if isinstance(like, np.ndarray) else like.sharding
+    return array if sharding is None else shard(array, sharding).block_until_ready()
 
 
 def _checksum(state: Any) -> int:

@@ -4,9 +4,10 @@ Invariant: a checkpoint is one moment of the run, between two updates: what the 
 arrays say belongs together, whatever goes on while they are written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,13 +15,13 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
+from ..sharding.partition import on_host
 from .assemble import Parts
 from .checkpoint import Checkpoints
 from .config import Recipe
 from .controller_state import ControllerState, state_from
 from .learner.service import Learner
 from .learner.state import Params, described
-from .observe.run_directory import CHECKPOINTS_FOLDER, RunDirectory
 from .offline.sources import sha256_of
 from .saved_run import SavedRun
 from .weight_sync import Convert
@@ -29,20 +30,16 @@ from .weight_sync import Convert
 class Saver:
     """The checkpoints of one run, seen from its parts."""
 
-    def __init__(
-        self, recipe: Recipe, parts: Parts, directory: RunDirectory, saved: SavedRun | None
-    ):
+    def __init__(self, recipe: Recipe, parts: Parts, folder: Path, saved: SavedRun | None) -> None:
         """Args:
+        folder: of the checkpoints.
         saved: of the checkpoint that the run goes on from; None: it begins.
         """
         self._recipe = recipe
         self._tasks = parts.tasks
         self._sampler, self._device = parts.sampler, parts.device
-        self._directory = directory
         self._saved = saved
-        self._checkpoints = Checkpoints(
-            directory.path / CHECKPOINTS_FOLDER, keep=recipe.checkpoint.keep
-        )
+        self._checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
         self._hashes = {"tasks_sha256": "", "fixed_sha256": ""}
         self._held: dict[int, Params] = {}
 
@@ -85,6 +82,7 @@ class Saver:
         state: ControllerState,
         learner: Learner,
         *,
+        lengths: Mapping[str, int],
         journal: Mapping[str, Any],
         wall_seconds: float,
     ) -> None:
@@ -95,22 +93,29 @@ class Saver:
             settings=asdict(self._recipe),
             **self._hashes,
             position=self._tasks.state(),
-            lengths=self._directory.lengths(),
+            lengths=lengths,
             controller=controller,
             ready_bytes=len(ready),
             journal=journal,
             wall_seconds=wall_seconds,
             resumed_from=() if self._saved is None else self._saved.resumed_from,
         ).table()
-        arrays = await self._sampler.device.run(partial(self._copied_weights, state.held))
-        arrays["learner"] = await self._device.run(lambda: _copied(learner.arrays))
+        arrays = await self._sampler.device.run(partial(self.copied_weights, state.held))
+        arrays["learner"] = await self._device.run(partial(copied_state, learner))
         arrays["ready"] = ready
         save = partial(self._checkpoints.save, step, arrays, record)
         await trio.to_thread.run_sync(save, abandon_on_cancel=True)
 
-    def _copied_weights(self, versions: tuple[int, ...]) -> dict[str, Any]:
+    def copied_weights(self, versions: Sequence[int], *, keep: bool = True) -> dict[str, Any]:
+        """Copy weights that the sampler has to the host; see `on_host`.
+
+        Call it on the sampler's thread.
+        """
         weights = {version: self._sampler.weights(version) for version in versions}
-        return {_name(version): _copied(jax.tree.leaves(it)) for version, it in weights.items()}
+        return {
+            _name(version): on_host(jax.tree.leaves(it), keep=keep)
+            for version, it in weights.items()
+        }
 
     def _restore(self, saved: SavedRun, learner: Learner, convert: Convert) -> NDArray[np.uint8]:
         """Read all arrays; return those of the groups that are ready."""
@@ -131,9 +136,12 @@ class Saver:
         return np.asarray(found["ready"])
 
 
-def _copied(arrays: Any) -> Any:
-    """Copy arrays to the host, so that the device is free while they are written."""
-    return jax.tree.map(np.array, arrays)
+def copied_state(learner: Learner, *, keep: bool = True) -> Any:
+    """Copy what changes in a learner to the host, so that the device is free; see `on_host`.
+
+    Call it on the learner's thread.
+    """
+    return on_host(learner.arrays, keep=keep)
 
 
 def _name(version: int) -> str:

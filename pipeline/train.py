@@ -29,7 +29,7 @@ from .learner.service import Learner
 from .learner.state import Params
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
-from .observe.run_directory import POLICY_FOLDER, RunDirectory
+from .observe.run_directory import CHECKPOINTS_FOLDER, POLICY_FOLDER, RunDirectory
 from .observe.view import View
 from .policy.save import save_policy
 from .policy.start import Finish, without_params
@@ -71,7 +71,7 @@ class Job:
         self._directory = directory
         self._view = view
         self._saved = saved
-        self._saver = Saver(recipe, parts, directory, saved)
+        self._saver = Saver(recipe, parts, directory.path / CHECKPOINTS_FOLDER, saved)
         self._waits = Waits()
         self._flight = Flight()  # of the evaluations before and after training
         self._evaluation_deadline = math.inf
@@ -198,7 +198,11 @@ class Job:
         async def save(state: ControllerState) -> None:
             wall_seconds = time.monotonic() - self._began_seconds
             await self._saver.save(
-                state, learner, journal=journal.table(), wall_seconds=wall_seconds
+                state,
+                learner,
+                lengths=self._directory.lengths(),
+                journal=journal.table(),
+                wall_seconds=wall_seconds,
             )
 
         every = recipe.checkpoint.every

@@ -66,11 +66,14 @@ def shard(tree: Tree, shardings: Tree) -> Tree:
     return jax.tree.map(placed, shardings, tree)
 
 
-def on_host(tree: Tree) -> Tree:
+def on_host(tree: Tree, *, keep: bool = True) -> Tree:
     """Copy arrays to the host, whole.
 
     Where they lie on devices of several processes all must call this, and each gets the copies:
     those that no process has whole are gathered, one after the other.
+
+    Args:
+      keep: false: this process only takes part, and gets None in each array's place.
 
     Example:
       >>> on_host({"w": jax.numpy.ones(3)})
@@ -79,9 +82,9 @@ def on_host(tree: Tree) -> Tree:
 
     def copied(leaf: Any) -> Any:
         whole = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
-        if whole or leaf.is_fully_replicated:
-            return np.array(leaf)
-        return np.array(multihost_utils.process_allgather(leaf, tiled=True))
+        if not (whole or leaf.is_fully_replicated):
+            leaf = multihost_utils.process_allgather(leaf, tiled=True)
+        return np.array(leaf) if keep else None
 
     return jax.tree.map(copied, tree)
 

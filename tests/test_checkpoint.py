@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import sys
 import time
 
@@ -76,6 +77,10 @@ def test_what_cannot_be_read_is_named(tmp_path):
     checkpoints.save(1, state(), RECORD)
     with pytest.raises(ConfigError, match=r"1 can't be read: .*; there is no older one"):
         checkpoints.state(1, {"other": jnp.zeros(3)})
+    for like in (jnp.zeros((2, 4)), np.zeros(8, np.int32)):
+        wanted = re.escape(f"{like.dtype}{like.shape}")
+        with pytest.raises(ConfigError, match=rf"float32\(8,\), and {wanted} is wanted; there is"):
+            checkpoints.state(1, state() | {"w": like})
 
 
 @pytest.mark.parametrize("change", [{"format": 99}, {}])
