@@ -57,10 +57,10 @@ def shard(tree: Tree, shardings: Tree) -> Tree:
     mesh has devices of several processes, all must call this, with equal arrays: each places the
     parts of its own devices, and nothing is sent.
     """
+    if all(each.is_fully_addressable for each in jax.tree.leaves(shardings)):
+        return jax.device_put(tree, shardings)
 
     def placed(sharding: NamedSharding, part: Tree) -> Tree:
-        if sharding.is_fully_addressable:
-            return jax.device_put(part, sharding)
         return jax.tree.map(partial(_place_own, sharding=sharding), part)
 
     return jax.tree.map(placed, shardings, tree)
@@ -81,12 +81,18 @@ def on_host(tree: Tree, *, keep: bool = True) -> Tree:
     """
 
     def copied(leaf: Any) -> Any:
-        whole = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
-        if not (whole or leaf.is_fully_replicated):
-            leaf = multihost_utils.process_allgather(leaf, tiled=True)
-        return np.array(leaf) if keep else None
+        view = host_view(leaf)
+        return np.array(view) if keep else None
 
     return jax.tree.map(copied, tree)
+
+
+def host_view(leaf: Any) -> np.ndarray:
+    """Give one array on the host, whole, as `on_host`, but where possible without a copy."""
+    whole = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+    if whole or leaf.is_fully_replicated:
+        return np.asarray(leaf)
+    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
 
 
 def _place_own(leaf: Any, *, sharding: NamedSharding) -> Any:

@@ -11,6 +11,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from ...sharding.mesh import Topology
+from ...sharding.partition import shard
 from ...sharding.rules import LEARNER_RULES, partition_spec
 from ..errors import check
 from ..models.config import ModelConfig
@@ -77,12 +78,18 @@ class RolloutMeshConfig(MeshConfig):
     def topology(self) -> Topology:
         """Take the devices of learner and sampler.
 
+        Where JAX joins several processes these are all devices of all of them, as each must take
+        part.
+
         Raises:
-          ConfigError: where this process has fewer, or the sampler's don't divide.
+          ConfigError: where there are fewer, or the sampler's don't divide.
         """
         count, what = self.fsdp * self.tensor, "mesh.fsdp times mesh.tensor"
         both = f"{what} plus mesh.sampler_devices" if self.sampler_devices else what
-        devices = _first_devices(count + self.sampler_devices, both)
+        if jax.process_count() > 1:
+            devices = _all_devices(count, what, self.sampler_devices)
+        else:
+            devices = _first_devices(count + self.sampler_devices, both)
         sampler, tensor = devices[count:] or devices, self.sampler_tensor or self.tensor
         for number, whose in (
             (len(sampler), "the sampler's devices"),
@@ -102,6 +109,16 @@ def _first_devices(count: int, what: str) -> tuple[jax.Device, ...]:
     return tuple(devices[:count])
 
 
+def _all_devices(count: int, what: str, sampler_devices: int) -> tuple[jax.Device, ...]:
+    devices, processes = jax.devices(), jax.process_count()
+    alone = f"0 in a run of {processes} processes"
+    hint = "let the learner's devices sample, or run it in one process that has all devices"
+    check(sampler_devices == 0, "mesh.sampler_devices", sampler_devices, alone, hint=hint)
+    everyone = f"{len(devices)}, all devices of the {processes} processes"
+    check(count == len(devices), what, count, everyone, hint="set both so that it is")
+    return tuple(devices)
+
+
 def whole(mesh: Mesh) -> NamedSharding:
     """Say that an array has a copy on each device."""
     return NamedSharding(mesh, partition_spec((), LEARNER_RULES))
@@ -113,8 +130,12 @@ def by_rows(mesh: Mesh) -> NamedSharding:
 
 
 def place_rows(batch: TrainBatch, mesh: Mesh) -> TrainBatch:
-    """Place a batch's arrays: those over tokens by rows, numbers on each device."""
-    placed: TrainBatch = jax.device_put(batch, _row_shardings(batch, mesh))
+    """Place a batch's arrays: those over tokens by rows, numbers on each device.
+
+    Where the mesh has devices of several processes, each places what is theirs of its own, equal
+    batch.
+    """
+    placed: TrainBatch = shard(batch, _row_shardings(batch, mesh))
     return placed
 
 
@@ -142,7 +163,7 @@ def place_rest(tree: Tree, mesh: Mesh) -> Tree:
     """Put what isn't on the mesh yet on each of its devices, such as an optimizer's count."""
 
     def placed(leaf: Any) -> Any:
-        return leaf if _mesh_of(leaf) == mesh else jax.device_put(leaf, whole(mesh))
+        return leaf if _mesh_of(leaf) == mesh else shard(leaf, whole(mesh))
 
     return jax.tree.map(placed, tree)
 

@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from ..models.families import family_of
 from ..models.families.family import Family
 from ..models.parameters import Params
-from ..models.weights.save import MAX_FILE_BYTES, save_params
+from ..models.weights.save import MAX_FILE_BYTES, gather_params, save_params
 from .own import MODEL_TYPE, OWN, own_settings
 from .record import Policy, TextFiles
 from .source import CONFIG
@@ -36,6 +36,7 @@ def save_policy(
     dtype: DTypeLike | None = None,
     max_file_bytes: int = MAX_FILE_BYTES,
     replace: bool = False,
+    writes: bool = True,
 ) -> None:
     """Save a policy so that `load_policy` gives it back, and Transformers loads it.
 
@@ -48,16 +49,21 @@ def save_policy(
         loading is exact.
       max_file_bytes: of one file of weights.
       replace: whether what is in the folder goes away when the new policy is whole.
+      writes: false in all but one of several processes on whose devices the parameters lie: these
+        only give their parts, one weight after the other, and all must call this.
 
     Raises:
       ConfigError: where the folder has files already, or weights aren't plain arrays.
     """
     _check_plain(policy.params)
+    family, settings = _family_and_settings(policy)
+    if not writes:
+        gather_params(policy.params, family.entries(policy.config))
+        return
     folder = Path(folder)
     if not replace and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} has files already; give a new folder or an empty one")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    family, settings = _family_and_settings(policy)
     stored = np.dtype(policy.params["embedding"].dtype if dtype is None else dtype)
     settings |= {"dtype": stored.name, "torch_dtype": stored.name}  # newer and older versions'
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_prefix(folder)) as temporary:

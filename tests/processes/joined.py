@@ -14,7 +14,7 @@ from headrace.pipeline.xla_flags import same_bits_in_every_row
 
 def main(folder: Path, index: int) -> None:
     """Join the other processes, call the function, and write down what it gives."""
-    (module, name), args, processes, devices, port = pickle.loads((folder / "job").read_bytes())
+    processes, devices, port = pickle.loads((folder / "joining").read_bytes())
     os.environ["XLA_FLAGS"] = same_bits_in_every_row(
         os.environ.get("XLA_FLAGS", ""), machine=platform.machine(), jax_version=jax.__version__
     )
@@ -23,6 +23,7 @@ def main(folder: Path, index: int) -> None:
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
     jax.distributed.initialize(f"127.0.0.1:{port}", processes, index)
+    (module, name), args = pickle.loads((folder / "job").read_bytes())  # may use JAX
     result = getattr(importlib.import_module(module), name)(*args)
     (folder / f"result-{index}").write_bytes(pickle.dumps(result))
 

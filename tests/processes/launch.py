@@ -25,9 +25,9 @@ def run_in_processes(
       folder: an empty one, for this call's files.
       devices: of each process.
     """
-    job = folder / "job"
     name = function.__module__, function.__qualname__
-    job.write_bytes(pickle.dumps((name, args, processes, devices, free_port())))
+    (folder / "job").write_bytes(pickle.dumps((name, args)))
+    (folder / "joining").write_bytes(pickle.dumps((processes, devices, free_port())))
     running = [_start(folder, index) for index in range(processes)]
     try:
         codes = [one.wait(SECONDS) for one in running]

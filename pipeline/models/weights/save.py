@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
-import jax
 import numpy as np
 from jax.typing import DTypeLike
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from ....sharding.partition import host_view
 from ..parameters import Params
 from .convert import entry_tensors, file_shapes, weight_at
 from .layouts import Entry
@@ -38,7 +38,8 @@ def save_params(
     """Write the tensors of parameters: one file, or several with an index where it gets large.
 
     Args:
-      params: as `parameters.init` gives them; all their parts are on devices of this process.
+      params: as `parameters.init` gives them. Where they lie on devices of several processes, the
+        others must call `gather_params` meanwhile.
       folder: an existing one, without weights.
       dtype: in the files; None keeps each weight's own, so that nothing is rounded.
       max_file_bytes: of one file; a tensor that is larger has a file of its own.
@@ -59,6 +60,12 @@ def save_params(
         (folder / INDEX_FILE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
+def gather_params(params: Params, entries: Iterable[Entry]) -> None:
+    """Take part in what `save_params` does in another process, and write nothing."""
+    for entry in entries:
+        host_view(weight_at(params, entry.path))
+
+
 def _save_file(tensors: dict[str, np.ndarray], path: Path) -> None:
     try:
         save_file(tensors, path, METADATA)
@@ -73,7 +80,7 @@ def _tensors(
     params: Params, entries: Iterable[Entry], dtype: DTypeLike | None
 ) -> Iterator[tuple[str, np.ndarray]]:
     for entry in entries:
-        weight = jax.device_get(weight_at(params, entry.path))
+        weight = host_view(weight_at(params, entry.path))
         for name, tensor in entry_tensors(entry, weight):
             yield name, np.ascontiguousarray(tensor, dtype)
 
