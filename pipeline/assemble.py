@@ -38,6 +38,7 @@ from .policy import Policy, TextFiles
 from .policy.renderer import make_renderer
 from .policy.start import Start, load_start, starting_params
 from .policy.teacher import load_teacher
+from .processes import Processes
 from .prompts import TaskStream, check_tasks, load_tasks
 from .rollout.episode import Rollout
 from .sampler.layout import make_layout
@@ -63,6 +64,7 @@ class Parts:
       topology: the devices that learn, and those that sample.
       device: the learner's thread: the sampler's where they have the same devices, else one of its
         own, so that neither waits for the other.
+      processes: those of the run.
     """
 
     spec: EnvSpec
@@ -78,15 +80,20 @@ class Parts:
     teacher: Policy | None
     topology: Topology
     device: DeviceThread
+    processes: Processes
 
 
-def assemble(recipe: Recipe) -> Parts:
+def assemble(recipe: Recipe, processes: Processes | None = None) -> Parts:
     """Build a run's parts.
+
+    Args:
+      processes: those of the run, which have joined; None: this one is alone.
 
     Raises:
       ConfigError: for an unknown environment, tasks that it can't use, texts that the alphabet
         can't express, or a pretrained policy that can't be loaded or doesn't fit.
     """
+    processes = Processes() if processes is None else processes
     topology = recipe.mesh.topology()
     policy = load_start(recipe.policy.path, recipe.model, recipe.text, topology)
     recipe.mesh.check_fits(policy.config, policy.vocab_size, recipe.learner.microbatch_rows)
@@ -105,6 +112,7 @@ def assemble(recipe: Recipe) -> Parts:
         mesh=mesh,
         decode_text=renderer.text,
         close_deadline_seconds=recipe.controller.exit_deadline_seconds,
+        calls=processes.calls,
     )
     return Parts(
         spec=spec,
@@ -127,6 +135,7 @@ def assemble(recipe: Recipe) -> Parts:
         teacher=_teacher(recipe, policy, topology),
         topology=topology,
         device=_learner_thread(recipe, sampler, topology),
+        processes=processes,
     )
 
 
@@ -186,7 +195,14 @@ def make_learner(recipe: Recipe, parts: Parts, start: Start) -> Learner:
         distillation=recipe.distillation,
     )
     teacher = None if parts.teacher is None else _asked(recipe, parts.teacher)
-    return Learner(start.trained, rule, parts.device, start.frozen, teacher=teacher)
+    return Learner(
+        start.trained,
+        rule,
+        parts.device,
+        start.frozen,
+        teacher=teacher,
+        calls=parts.processes.calls,
+    )
 
 
 def _learner_thread(recipe: Recipe, sampler: NativeSampler, topology: Topology) -> DeviceThread:

@@ -4,7 +4,7 @@ Invariant: a checkpoint is one moment of the run, between two updates: what the 
 arrays say belongs together, whatever goes on while they are written.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,16 @@ class Saver:
         self._checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
         self._hashes = {"tasks_sha256": "", "fixed_sha256": ""}
         self._held: dict[int, Params] = {}
+        self._learner: Learner | None = None  # until `begin`
+        self._keeps = parts.processes.index == 0  # what is copied
+        calls = parts.processes.calls
+        self._copy_weights = calls.add("copy weights", self._copied_weights)
+        self._copy_state = calls.add("copy state", self._copied_state)
+
+    @property
+    def begins(self) -> bool:
+        """Whether the run begins here, and doesn't go on from what was saved."""
+        return self._saved is None
 
     def begin(self, learner: Learner, convert: Convert) -> ControllerState | None:
         """Bring the learner to the saved state, and return the controller's; None: begin.
@@ -51,7 +61,7 @@ class Saver:
         Raises:
           ConfigError: where what is saved can't be read, or belongs to other weights.
         """
-        saved = self._saved
+        self._learner, saved = learner, self._saved
         if saved is not None:
             saved.check_fixed(learner.fixed_sha256())
             self._hashes = {
@@ -80,7 +90,6 @@ class Saver:
     async def save(
         self,
         state: ControllerState,
-        learner: Learner,
         *,
         lengths: Mapping[str, int],
         journal: Mapping[str, Any],
@@ -100,22 +109,24 @@ class Saver:
             wall_seconds=wall_seconds,
             resumed_from=() if self._saved is None else self._saved.resumed_from,
         ).table()
-        arrays = await self._sampler.device.run(partial(self.copied_weights, state.held))
-        arrays["learner"] = await self._device.run(partial(copied_state, learner))
+        arrays = await self._sampler.device.run(partial(self._copy_weights, state.held))
+        arrays["learner"] = await self._device.run(self._copy_state)
         arrays["ready"] = ready
         save = partial(self._checkpoints.save, step, arrays, record)
         await trio.to_thread.run_sync(save, abandon_on_cancel=True)
 
-    def copied_weights(self, versions: Sequence[int], *, keep: bool = True) -> dict[str, Any]:
-        """Copy weights that the sampler has to the host; see `on_host`.
-
-        Call it on the sampler's thread.
-        """
+    def _copied_weights(self, versions: tuple[int, ...]) -> dict[str, Any]:
+        """Copy weights that the sampler has to the host."""
         weights = {version: self._sampler.weights(version) for version in versions}
         return {
-            _name(version): on_host(jax.tree.leaves(it), keep=keep)
+            _name(version): on_host(jax.tree.leaves(it), keep=self._keeps)
             for version, it in weights.items()
         }
+
+    def _copied_state(self) -> Any:
+        """Copy what changes in the learner to the host, so that the device is free."""
+        assert self._learner is not None, "it has begun"
+        return on_host(self._learner.arrays, keep=self._keeps)
 
     def _restore(self, saved: SavedRun, learner: Learner, convert: Convert) -> NDArray[np.uint8]:
         """Read all arrays; return those of the groups that are ready."""
@@ -134,14 +145,6 @@ class Saver:
         for version in held:
             self._held[version] = jax.tree.unflatten(structure, found[_name(version)])
         return np.asarray(found["ready"])
-
-
-def copied_state(learner: Learner, *, keep: bool = True) -> Any:
-    """Copy what changes in a learner to the host, so that the device is free; see `on_host`.
-
-    Call it on the learner's thread.
-    """
-    return on_host(learner.arrays, keep=keep)
 
 
 def _name(version: int) -> str:

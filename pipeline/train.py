@@ -24,24 +24,19 @@ from .controller_state import ControllerState, Saves
 from .errors import stage
 from .evaluate import Evaluation, evaluate, for_evaluation
 from .journal import Account, Before, Journal, Totals
-from .learner.fingerprint import fingerprint
-from .learner.service import Learner
-from .learner.state import Params
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
 from .observe.run_directory import CHECKPOINTS_FOLDER, POLICY_FOLDER, RunDirectory
 from .observe.view import View
-from .policy.save import save_policy
-from .policy.start import Finish, without_params
+from .policy.start import without_params
 from .prediction import say_what_to_expect
-from .preparation import Prepared, prepare
+from .replica import Replica, make_replica
 from .rollout.group import Flight
 from .saved_run import SavedRun
 from .saver import Saver
 from .summary import summarised
 from .supervise import ForcedEnd, describe_on_signal, guard_loop, stop_on_signal
 from .waits import Waits
-from .weight_sync import Convert, publish
 
 Serve = Callable[[trio.TaskStatus[None]], Awaitable[None]]
 
@@ -116,7 +111,12 @@ class Job:
             with summarised(
                 directory, summarise, self._describe, exit_deadline_seconds=limit
             ) as forced:
-                await self._run_stages(journal, compilations, forced)
+                try:
+                    await self._run_stages(journal, compilations, forced)
+                except BaseException:
+                    self._parts.processes.end(in_order=self.interrupted_by is not None)
+                    raise
+                self._parts.processes.end(in_order=True)
 
     async def _run_stages(
         self, journal: Journal, compilations: CompilationCounter, forced: ForcedEnd
@@ -134,6 +134,7 @@ class Job:
             nursery.start_soon(
                 say_what_to_expect, self._recipe, self._directory.config_path, self._view.note
             )
+            nursery.start_soon(self._parts.processes.watch)
             await nursery.start(self._serve, "sampler", self._parts.sampler.serve)
             if self._parts.topology.placement == "disaggregated":
                 await nursery.start(self._serve, "learner", self._parts.device.serve)
@@ -141,18 +142,21 @@ class Job:
             nursery.cancel_scope.cancel()
 
     async def _run_phases(self, journal: Journal, compilations: CompilationCounter) -> None:
-        learner, convert, finish = await self._prepare()
+        replica = await self._prepare()
         # Nobody here keeps the saved state: the groups in it are released as they are taken.
-        controller = self._make_controller(
-            learner, convert, journal, await self._begin(learner, convert)
-        )
+        state = replica.take_state()
+        if state is None:
+            with self._preparing("weight_sync", "publishing 0"):
+                await self._publish(replica, 0)
+        controller = self._make_controller(replica, journal, state)
+        del state
         compilations.mark()
         if self._saved is None:
             await self._evaluate("before", journal)
         await self._reinforce(controller, journal)
         if self.interrupted_by is None:
             await self._evaluate("after", journal)
-            await self._keep_policy(learner, finish)
+            await self._keep_policy(replica)
 
     async def _serve(self, name: str, serve: Serve, task_status: trio.TaskStatus[None]) -> None:
         with stage(name):
@@ -160,46 +164,26 @@ class Job:
 
     # The phases.
 
-    async def _prepare(self) -> Prepared:
+    async def _prepare(self) -> Replica:
         """Make the learner from the policy, whose own weights nobody here keeps."""
         recipe, parts = self._recipe, self._parts
         start = await parts.device.run(partial(make_start, recipe, parts))
         parts = self._parts = replace(parts, policy=without_params(parts.policy))
-        prepared = await prepare(
-            recipe,
-            parts,
-            start,
-            preparing=self._preparing,
-            view=self._view,
-            imitates=self._saved is None,
+        replica = await make_replica(
+            recipe, parts, start, self._saver, preparing=self._preparing, view=self._view
         )
-        self._learner_busy_seconds = partial(getattr, prepared.learner, "busy_seconds")
-        return prepared
-
-    async def _begin(self, learner: Learner, convert: Convert) -> ControllerState | None:
-        """Bring the learner to the saved state; without one give the sampler its weights."""
-        with self._preparing("checkpoint", "reading it, or hashing what it must fit"):
-            begin = partial(self._saver.begin, learner, convert)
-            state = await self._parts.device.run(begin)
-        if state is None:
-            with self._preparing("weight_sync", "publishing 0"):
-                await self._publish(learner, convert, 0)
-        return state
+        self._learner_busy_seconds = partial(getattr, replica.learner, "busy_seconds")
+        return replica
 
     def _make_controller(
-        self,
-        learner: Learner,
-        convert: Convert,
-        journal: Journal,
-        state: ControllerState | None,
+        self, replica: Replica, journal: Journal, state: ControllerState | None
     ) -> Controller:
-        recipe, parts = self._recipe, self._parts
+        recipe, parts, learner = self._recipe, self._parts, replica.learner
 
         async def save(state: ControllerState) -> None:
             wall_seconds = time.monotonic() - self._began_seconds
             await self._saver.save(
                 state,
-                learner,
                 lengths=self._directory.lengths(),
                 journal=journal.table(),
                 wall_seconds=wall_seconds,
@@ -211,7 +195,7 @@ class Job:
             rollout=parts.rollout,
             pack=make_pack(recipe, parts),
             learner=learner,
-            publish=partial(self._publish, learner, convert),
+            publish=partial(self._publish, replica),
             hold=parts.sampler.hold,
             load=parts.sampler.load,
             evaluate=partial(self._evaluate_meanwhile, journal) if recipe.evaluate.tasks else None,
@@ -233,17 +217,10 @@ class Job:
         )
         return controller
 
-    async def _publish(self, learner: Learner, convert: Convert, version: int) -> None:
-        sampler, device = self._parts.sampler, self._parts.device
-
-        def read_params() -> Params:
-            return learner.params
-
-        saved = self._saver.take_held(version)
-        if saved is not None:
-            await sampler.publish(saved, version)
-            return
-        await publish(read_params, sampler, version, convert=convert, device=device)
+    async def _publish(self, replica: Replica, version: int) -> None:
+        """Bring weights to the sampler; they count as published once it has acknowledged them."""
+        params = await self._parts.device.run(partial(replica.export, version))
+        await self._parts.sampler.publish(params, version)
 
     async def _reinforce(self, controller: Controller, journal: Journal) -> None:
         """Run the pipeline: reinforcement learning proper."""
@@ -286,16 +263,12 @@ class Job:
             name=f"{name}, episode",
         )
 
-    async def _keep_policy(self, learner: Learner, finish: Finish) -> None:
+    async def _keep_policy(self, replica: Replica) -> None:
         device = self._parts.device
-
-        def save() -> None:
-            folder = self._directory.path / POLICY_FOLDER
-            save_policy(finish(learner.params), folder, replace=True)
-
         with self._preparing("learner", "hashing the parameters"):
-            self._params_sha256 = await device.run(lambda: fingerprint(learner.params))
+            self._params_sha256 = await device.run(replica.fingerprint)
         if self._recipe.run.save_policy:
+            save = partial(replica.save, self._directory.path / POLICY_FOLDER)
             with self._preparing("learner", "saving the policy"):
                 await device.run(save)
 

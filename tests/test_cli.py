@@ -224,7 +224,7 @@ def test_paths_that_resume_is_given_hold_in_any_directory(tmp_path, monkeypatch)
     (tmp_path / "moved.jsonl").write_text('{"id": 1, "secret": 3}\n')
     found = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train, "assemble", found.append)
+    monkeypatch.setattr(train, "assemble", lambda recipe, processes: found.append(recipe))
     monkeypatch.setattr(train, "_run", lambda *_, **__: 0)
     assert run(["resume", "run", "--prompts.path", "moved.jsonl"]) == 0
     assert [recipe.prompts.path for recipe in found] == [str(tmp_path / "moved.jsonl")]

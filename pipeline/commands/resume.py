@@ -20,11 +20,11 @@ def resume(run: str, flags: Sequence[str], began_seconds: float) -> int:
     """
     try:
         directory = RunDirectory.reopen(Path(run))
+        table = read_toml(directory.config_path)
+        if "rollout" in table:
+            return train.go_on(directory, flags, began_seconds)
         with directory.held():
             remove_unfinished(directory.path / POLICY_FOLDER)
-            table = read_toml(directory.config_path)
-            if "rollout" in table:
-                return train.go_on(directory, flags, began_seconds)
             if "data" in table:
                 return offline.go_on(directory, table, flags, began_seconds)
             raise ConfigError(

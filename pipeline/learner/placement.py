@@ -32,7 +32,9 @@ class MeshConfig:
     def __post_init__(self) -> None:
         for one in fields(self):
             value = getattr(self, one.name)
-            check(value >= one.default, f"mesh.{one.name}", value, f">= {one.default}")
+            least = one.default
+            if isinstance(least, int):
+                check(value >= least, f"mesh.{one.name}", value, f">= {least}")
 
     def topology(self) -> Topology:
         """Take the devices.
@@ -74,6 +76,14 @@ class RolloutMeshConfig(MeshConfig):
     sampler_tensor: int = 0
     """Parts that heads, hidden units and the vocabulary are cut into for sampling; rows and their
     cache are cut over the other devices, and weights aren't. 0: as many as mesh.tensor."""
+    coordinator: str | None = None
+    """HOST:PORT of process 0, where the processes of a run meet, each with devices of its own and
+    started with this same command; auto: JAX finds it out, as on TPU pods; without it a run is one
+    process."""
+    processes: int = 0
+    """How many there are; not needed with auto."""
+    process: int = 0
+    """The number of this one; 0 decides and writes the files, the others follow it."""
 
     def topology(self) -> Topology:
         """Take the devices of learner and sampler.

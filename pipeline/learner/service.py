@@ -19,6 +19,7 @@ import trio
 
 from ..algorithms.inputs import TokenLoss
 from ..device_thread import DeviceThread
+from ..processes.calls import Calls
 from ..types import TrainBatch
 from .batch_shape import BatchShape, as_numpy
 from .credit import Credit
@@ -114,6 +115,7 @@ class Learner:
         frozen: Params | None = None,
         *,
         teacher: Teacher | None = None,
+        calls: Calls | None = None,
     ) -> None:
         """Start from `params` (copied) with a fresh optimizer state.
 
@@ -124,6 +126,8 @@ class Learner:
           frozen: parameters that the model has beside those that are trained. They aren't copied,
             and several learners may share them.
           teacher: whose opinion of the sampled tokens is, or adds to, their advantages.
+          calls: where the mesh has devices of several processes, what they call together: the
+            updates that process 0 asks for.
         """
         self._mesh = mesh = mesh_of(params)
         self._rule = rule
@@ -138,6 +142,7 @@ class Learner:
         self._programs: _Programs | None = None
         self._compiling = threading.Lock()
         self._busy_seconds = 0.0
+        self._update_it = (Calls() if calls is None else calls).add("update", self._update)
 
     @property
     def params(self) -> Params:
@@ -217,7 +222,7 @@ class Learner:
         """
         batch = self._rule.arrays.with_record(batch)
         self._rule.arrays.check(batch)
-        return await self._device.run(partial(self._update, batch))
+        return await self._device.run(partial(self._update_it, batch))
 
     def _adopt(self, params: Params) -> None:
         rule, mesh = self._rule, self._mesh

@@ -8,7 +8,7 @@ keeps the weights of each until it is told.
 
 import itertools
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -19,6 +19,8 @@ from jax.sharding import Mesh
 
 from ..device_thread import DeviceThread
 from ..models.model import Model
+from ..processes.calls import Calls
+from ..sampling import Constraint
 from ..types import Completion, FinishReason, SampleRequest, SamplerLoad
 from .config import SamplerConfig
 from .engine import Engine, SamplerStatistics
@@ -57,6 +59,7 @@ class NativeSampler:
         programs: Programs | None = None,
         decode_text: DecodeText | None = None,
         close_deadline_seconds: float = 10.0,
+        calls: Calls | None = None,
     ):
         """Args:
         model: such as `decoder_model(config, vocab_size)`; token ids are below its vocabulary.
@@ -65,6 +68,7 @@ class NativeSampler:
         decode_text: turns sampled ids into text; requests with stop strings need it.
         programs: compiled before for equal sizes and mesh; None compiles them when needed.
         close_deadline_seconds: for the command that runs on the device thread at the end.
+        calls: where the mesh has devices of several processes, what they call together.
         """
         self._config = config
         self._places = partial(weight_places, config, model, mesh)
@@ -79,6 +83,15 @@ class NativeSampler:
         self._tickets = itertools.count()
         self._pending: dict[Ticket, _Pending] = {}
         self._trio: trio.lowlevel.TrioToken | None = None
+        self._brought: dict[int, Any] = {}  # weights by version, until they are published
+        self._constraints: dict[Ticket, Constraint] = {}  # until their requests are submitted
+        self._calls = calls = Calls() if calls is None else calls
+        engine = self._engine
+        self._submit_it = calls.add("sampler submit", self._enter)
+        self._cancel_it = calls.add("sampler cancel", engine.cancel)
+        self._publish_it = calls.add("sampler publish", self._take_weights)
+        self._drop_it = calls.add("sampler drop", engine.drop)
+        self._step_it = calls.add("sampler step", engine.step)
 
     @property
     def policy_version(self) -> int:
@@ -150,7 +163,15 @@ class NativeSampler:
           ValueError: where it isn't, or the weights have another structure, shape or dtype than
             the model's; the sampler goes on with those that it has.
         """
-        await self._device.run(partial(self._publish, params, version))
+        self.bring(params, version)
+        await self._device.run(partial(self._publish, version))
+
+    def bring(self, params: Any, version: int) -> None:
+        """Lay weights ready for the publish of a version, in every process of a run of several.
+
+        In process 0 `publish` does it, too.
+        """
+        self._brought[version] = params
 
     def hold(self, version: int) -> AbstractContextManager[None]:
         """Keep the weights of a version within the context, whatever is published meanwhile.
@@ -190,27 +211,41 @@ class NativeSampler:
     async def _submit(self, request: SampleRequest) -> Answer | None:
         ticket, pending = next(self._tickets), _Pending()
         self._pending[ticket] = pending
-        self._device.post(partial(self._engine.submit, ticket, request))
+        constraint = request.sampling.constraint
+        if constraint is not None:
+            self._constraints[ticket] = constraint
+            request = _with_constraint(request, None)
+        self._device.post(partial(self._submit_it, ticket, request, constraint is not None))
         try:
             await pending.done.wait()
         finally:
             if self._pending.pop(ticket, None) is not None:
-                self._device.post(partial(self._engine.cancel, ticket))
+                self._device.post(partial(self._cancel_it, ticket))
         return pending.answer
 
-    def _publish(self, params: Any, version: int) -> None:
+    def _enter(self, ticket: Ticket, request: SampleRequest, constrained: bool) -> None:
+        """Submit a request; what it may sample its constraint says in process 0."""
+        if constrained:
+            constraint = self._calls.share(self._constraints.pop(ticket, None))
+            request = _with_constraint(request, constraint)
+        self._engine.submit(ticket, request)
+
+    def _take_weights(self, version: int) -> None:
+        self._engine.publish(self._brought.pop(version), version)
+
+    def _publish(self, version: int) -> None:
         """Swap the weights, on the device thread, and tell trio's side whoever waits for it."""
-        self._engine.publish(params, version)
+        self._publish_it(version)
         assert self._trio is not None
         self._trio.run_sync_soon(self._versions.publish, version)
 
     def _drop(self, version: int) -> None:
         # Commands run in order: the last request of the version has left the engine by then.
-        self._device.post(partial(self._engine.drop, version))
+        self._device.post(partial(self._drop_it, version))
 
     def _work(self) -> bool:
         """One step of the engine, on the device thread."""
-        finished = self._engine.step()
+        finished = self._step_it() if self._engine.has_work else []
         if finished:
             assert self._trio is not None
             self._trio.run_sync_soon(self._deliver, finished)
@@ -268,6 +303,10 @@ class NativeSampler:
             raise ValueError(
                 f"stop_ids must be ids in 0..{self._vocab_size - 1}, got {request.stop_ids}"
             )
+
+
+def _with_constraint(request: SampleRequest, constraint: Constraint | None) -> SampleRequest:
+    return replace(request, sampling=replace(request.sampling, constraint=constraint))
 
 
 def _nothing_sampled() -> Completion:
