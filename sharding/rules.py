@@ -31,9 +31,10 @@ LEARNER_RULES: Rules = {
 }
 """Parameters and optimizer state are cut over all devices, a batch by rows."""
 
-SAMPLER_RULES: Rules = {**LEARNER_RULES, "width": None, "pages": FSDP}
+SAMPLER_RULES: Rules = {**LEARNER_RULES, "width": None, "pages": FSDP, "host_rows": None}
 """Rows and the pages of their cache are cut over "fsdp", kv heads over "tensor". Weights are whole
-but for the "tensor" axis, so that decoding gathers nothing."""
+but for the "tensor" axis, so that decoding gathers nothing. What the host tells of rows, or reads
+of them, is whole on every device: a host reaches only its own devices."""
 
 
 def partition_spec(axes: LogicalAxes, rules: Rules) -> PartitionSpec:

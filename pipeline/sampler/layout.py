@@ -55,8 +55,10 @@ class Layout:
         """
         if self.mesh is None:
             return jax.jit(function, donate_argnums=donate)
-        # Inside a shard only the compiler cuts, along the other axis of the mesh.
+        # Inside a shard only the compiler cuts, along the other axis of the mesh. What comes from
+        # the host, or goes there, is whole outside and each shard's own inside.
         by_shard = {name: FSDP if axes == FSDP else None for name, axes in self.rules.items()}
+        by_shard["host_rows"] = FSDP
         mapped = jax.shard_map(
             function,
             mesh=self.mesh,

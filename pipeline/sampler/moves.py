@@ -10,7 +10,7 @@ class HostCopy:
 
     Attributes:
       pages: how many.
-      data: what `Extract` brought; the engine sets it.
+      data: what `Programs.extract` brought; the engine sets it.
     """
 
     pages: int

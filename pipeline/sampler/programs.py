@@ -30,7 +30,7 @@ from .packing import pack
 from .prefill import prefill
 from .rows import NOBODY, DecodeInput, idle_chunk, idle_decode, no_update
 from .state import SamplerState, Views, initial_state
-from .transfer import PageData, duplicate, extract, extract_experts, insert
+from .transfer import PageData, duplicate, extract, extract_experts, insert, to_devices, to_host
 
 Lowered = dict[str, jax.stages.Lowered]
 Decode = Callable[
@@ -53,8 +53,9 @@ class Programs:
       views: by window, makes views that are nobody's.
       decode: by window.
       duplicate: copies pages to others, as many as there are rows.
-      extract: reads the pages of one request per shard; the state stays.
-      insert: writes the pages of one request per shard.
+      extract: brings the pages of a request, which are in the shard named, to the host; the state
+        stays. Of the other shards the pages' numbers are the bin.
+      insert: writes what was brought back into pages of the same shard.
       read: waits for what was sampled, and brings it to the host.
       experts: reads which experts the tokens of one request per shard took; None where that
         isn't recorded.
@@ -68,7 +69,7 @@ class Programs:
     views: Mapping[int, Callable[[], Views]]
     decode: Mapping[int, Decode]
     duplicate: Callable[[SamplerState, Int32s, Int32s], SamplerState]
-    extract: Callable[[SamplerState, Int32s], PageData]
+    extract: Callable[[SamplerState, Int32s, int], PageData]
     insert: Callable[[SamplerState, Int32s, PageData], SamplerState]
     read: Callable[[jax.Array], Int32s] = np.asarray  # a fifth of what `jax.device_get` takes
     experts: Callable[[SamplerState, Int32s], jax.Array] | None = None
@@ -115,8 +116,8 @@ def compile_programs(
         views={window: compiled[f"views {window}"] for window in config.windows},
         decode={window: compiled[f"decode {window}"] for window in config.windows},
         duplicate=compiled["duplicate"],
-        extract=compiled["extract"],
-        insert=compiled["insert"],
+        extract=partial(_extract, compiled["extract"], shards=sizes.layout.shards),
+        insert=partial(_insert, compiled["insert"]),
         experts=compiled.get("experts"),
     )
 
@@ -135,7 +136,7 @@ def _lower_moves(sizes: _Sizes) -> Lowered:
     rows = np.zeros(config.rows, np.int32)
     pages = np.zeros(layout.shards * config.pages_per_request, np.int32)
     data = jax.eval_shape(extract, state, pages)
-    numbers = ("rows",)
+    numbers = ("host_rows",)
     of_tokens = leading((data.tokens, data.experts), "pages")
     contents = PageData(leading(data.caches, "kv_heads", "pages"), *of_tokens)
     put = partial(layout.jit, outputs=axes, donate=(0,))
@@ -148,7 +149,9 @@ def _lower_moves(sizes: _Sizes) -> Lowered:
         "insert": put(insert, inputs=(axes, numbers, contents)).lower(state, pages, data),
     }
     if data.experts is not None:
-        read = layout.jit(extract_experts, inputs=(axes, numbers), outputs=contents.experts)
+        read = layout.jit(
+            extract_experts, inputs=(axes, numbers), outputs=leading(data.experts, "host_rows")
+        )
         lowered["experts"] = read.lower(state, pages)
     return lowered
 
@@ -156,7 +159,8 @@ def _lower_moves(sizes: _Sizes) -> Lowered:
 def _lower_no_update(sizes: _Sizes) -> jax.stages.Lowered:
     update = pack(no_update(sizes.config, sizes.model.vocab_size))
     make = partial(jnp.asarray, update)
-    return jax.jit(make, out_shardings=sizes.layout.shardings(leading(update, "rows"))).lower()
+    shardings = sizes.layout.shardings(leading(update, "host_rows"))
+    return jax.jit(make, out_shardings=shardings).lower()
 
 
 def _lower_window(sizes: _Sizes, window: int) -> Lowered:
@@ -165,7 +169,7 @@ def _lower_window(sizes: _Sizes, window: int) -> Lowered:
     state, axes = _state(sizes)
     chunk = idle_chunk(config, window)
     operands = params, state, pack(chunk)
-    inputs = _axes(params, config, sizes.model), axes, leading(operands[-1], "rows")
+    inputs = _axes(params, config, sizes.model), axes, leading(operands[-1], "host_rows")
     fill = partial(prefill, model=sizes.model)
     into_cache = partial(prefill_packed, prefill=fill, like=chunk)
     prefills = layout.jit(into_cache, inputs=inputs, outputs=axes, donate=(1,))
@@ -181,7 +185,8 @@ def _lower_decode(sizes: _Sizes, window: int, params: Any) -> Lowered:
     of_views = Views(leading(views.tenures, "rows"), leading(views.layers, "kv_heads", "rows"))
     like = idle_decode(config, sizes.model.vocab_size, window)
     operands = params, state, views, DecodeInput(*map(pack, like))
-    inputs = _axes(params, config, sizes.model), axes, of_views, leading(operands[-1], "rows")
+    told = leading(operands[-1], "host_rows")
+    inputs = _axes(params, config, sizes.model), axes, of_views, told
     steps = partial(
         decode,
         steps=config.decode_tokens,
@@ -191,7 +196,7 @@ def _lower_decode(sizes: _Sizes, window: int, params: Any) -> Lowered:
     )
     sample = partial(decode_packed, decode=steps, like=like)
     *_, sampled = jax.eval_shape(sample, *operands)
-    outputs = axes, of_views, leading(sampled, "rows")
+    outputs = axes, of_views, leading(sampled, "host_rows")
     decodes = layout.jit(sample, inputs=inputs, outputs=outputs, donate=(1, 2))
     fresh = jax.jit(make_views, out_shardings=layout.shardings(of_views))
     return {
@@ -219,6 +224,26 @@ def _state(sizes: _Sizes) -> tuple[SamplerState, Any]:
     tokens, experts = leading((state.tokens, state.experts), "pages")
     rows = leading(state.rows, "rows")
     return state, SamplerState(caches=caches, tokens=tokens, rows=rows, experts=experts)
+
+
+def _extract(
+    read: Callable[[SamplerState, Int32s], PageData],
+    state: SamplerState,
+    pages: Int32s,
+    shard: int,
+    *,
+    shards: int,
+) -> PageData:
+    return to_host(read(state, pages), shard, shards)
+
+
+def _insert(
+    write: Callable[[SamplerState, Int32s, PageData], SamplerState],
+    state: SamplerState,
+    pages: Int32s,
+    data: PageData,
+) -> SamplerState:
+    return write(state, pages, to_devices(data))
 
 
 def _place(expected: Any, shardings: Any, params: Params) -> Params:

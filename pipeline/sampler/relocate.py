@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-import jax
 import numpy as np
 
 from ..types import Int32s
@@ -11,7 +10,6 @@ from .moves import Duplicate, Extract, Move
 from .pages import BIN
 from .programs import Programs
 from .state import SamplerState
-from .transfer import PageData
 
 
 def relocate(
@@ -27,11 +25,9 @@ def relocate(
         pairs = []
         numbers = _of_shard(move.shard, move.pages, programs.shards, config.pages_per_request)
         if isinstance(move, Extract):
-            every = jax.device_get(programs.extract(state, numbers))
-            move.copy.data = _part(every, move.shard, programs.shards)
+            move.copy.data = programs.extract(state, numbers, move.shard)
         else:
-            data = _for_all(move.copy.data, programs.shards)
-            state = programs.insert(state, numbers, data)
+            state = programs.insert(state, numbers, move.copy.data)
     return _duplicate(pairs, state, programs, config)
 
 
@@ -54,29 +50,3 @@ def _of_shard(shard: int, numbers: list[int], shards: int, count: int) -> Int32s
     padded = np.full((shards, count), BIN, np.int32)
     padded[shard, : len(numbers)] = numbers
     return padded.reshape(-1)
-
-
-def _part(every: PageData, shard: int, shards: int) -> PageData:
-    """The contents that came from one shard."""
-
-    def of_caches(pages: np.ndarray) -> np.ndarray:
-        return np.split(pages, shards, axis=1)[shard].copy()
-
-    def of_tokens(pages: np.ndarray) -> np.ndarray:
-        return np.split(pages, shards)[shard].copy()
-
-    caches = jax.tree.map(of_caches, every.caches)
-    return PageData(caches, *jax.tree.map(of_tokens, (every.tokens, every.experts)))
-
-
-def _for_all(data: PageData, shards: int) -> PageData:
-    """The contents once for each shard; those of the others go to their bins."""
-
-    def of_caches(pages: np.ndarray) -> np.ndarray:
-        return np.concatenate([pages] * shards, axis=1)
-
-    def of_tokens(pages: np.ndarray) -> np.ndarray:
-        return np.concatenate([pages] * shards)
-
-    caches = jax.tree.map(of_caches, data.caches)
-    return PageData(caches, *jax.tree.map(of_tokens, (data.tokens, data.experts)))

@@ -179,14 +179,14 @@ class CellDevice:
         state.pages[self._global(targets)] = state.pages[self._global(sources)]
         return state
 
-    def extract(self, state: Cells, pages: Int32s) -> PageData:
+    def extract(self, state: Cells, pages: Int32s, shard: int) -> PageData:
         state.extracted += 1
-        data = state.pages[self._global(pages)]
-        return PageData([data[None]], data[..., 0])
+        data = np.split(state.pages[self._global(pages)], self.shards)[shard]
+        return PageData([data], data[..., 0])
 
     def insert(self, state: Cells, pages: Int32s, data: PageData) -> Cells:
         [cells] = data.caches
-        state.pages[self._global(pages)] = cells[0]
+        state.pages[self._global(pages)] = np.concatenate([cells] * self.shards)
         return state
 
     def _update(self, update: RowUpdate) -> None:
