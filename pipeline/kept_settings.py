@@ -53,15 +53,27 @@ def check_kept(before: Any, now: Any, free: Collection[str]) -> None:
     Raises:
       ConfigError: with the settings that have changed.
     """
-    old, new = _flat(asdict(before)), _flat(asdict(now))
-    bound = [name for name in new if not {name, name.partition(".")[0]} & {*free}]
-    changed = [name for name in bound if old[name] != new[name]]
+    changed = differences(asdict(before), asdict(now), free)
     if changed:
-        listed = ", ".join(f"{name} was {old[name]!r}, is {new[name]!r}" for name in changed)
+        each = (f"{name} was {old!r}, is {new!r}" for name, (old, new) in changed.items())
+        listed = ", ".join(each)
         raise ConfigError(
             f"a run goes on with the settings that it began with, but {listed}; leave them, "
             "or start a new run from this one's policy: --policy and the run directory"
         )
+
+
+def differences(
+    some: Mapping[str, Any], others: Mapping[str, Any], free: Collection[str]
+) -> dict[str, tuple[Any, Any]]:
+    """Give the settings, as `section.key`, that differ in two tables of one recipe's.
+
+    Args:
+      free: sections, and settings, that may differ.
+    """
+    old, new = _flat(some), _flat(others)
+    bound = [name for name in new if not {name, name.partition(".")[0]} & {*free}]
+    return {name: (old[name], new[name]) for name in bound if old[name] != new[name]}
 
 
 def check_data(path: str, *, before: str, now: str, flag: str) -> None:

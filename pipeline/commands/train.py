@@ -1,6 +1,5 @@
 """`headrace train`: run a recipe."""
 
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -11,21 +10,20 @@ import tyro
 
 from ..assemble import Parts, assemble
 from ..checkpoint import Checkpoints
-from ..compilation_cache import keep_programs
 from ..config import Recipe
-from ..errors import ConfigError, HeadraceError, check, describe, innermost
-from ..follow import follow
+from ..errors import ConfigError, HeadraceError, check
 from ..kept_settings import with_absolute_paths
 from ..observe.run_directory import CHECKPOINTS_FOLDER, POLICY_FOLDER, RunDirectory
 from ..policy.save import remove_unfinished
-from ..processes import Processes, join
+from ..processes import Processes
 from ..recipes import load_recipe
 from ..saved_run import SavedRun
 from ..supervise import end_without_threads
 from ..train import Job
 from .begin import begun, note_resumed, point_to_checkpoint
 from .flags import take_out
-from .messages import explain, finish, say
+from .messages import explain, finish
+from .together import check_same_step, follow, joined
 
 
 def train(name_or_file: str, flags: Sequence[str], began_seconds: float) -> int:
@@ -38,7 +36,7 @@ def train(name_or_file: str, flags: Sequence[str], began_seconds: float) -> int:
     try:
         recipe = _parse_recipe(name_or_file, flags)
         # Mistakes are found before anything is written.
-        return _run(recipe, assemble(recipe, _join(recipe)), began_seconds)
+        return _run(recipe, assemble(recipe, joined(recipe)), began_seconds)
     except (HeadraceError, BaseExceptionGroup) as error:
         return explain(error)
 
@@ -54,7 +52,7 @@ def go_on(directory: RunDirectory, flags: Sequence[str], began_seconds: float) -
     recipe = _parse(recipe, flags, f"headrace resume {directory.path}")
     where = recipe.run.dir
     check(where is None, "run.dir", where, "left out: a run goes on in its own directory")
-    processes = _join(recipe)
+    processes = joined(recipe)
     with nullcontext() if processes.follower else directory.held():
         if processes.follower is None:
             remove_unfinished(directory.path / POLICY_FOLDER)
@@ -63,6 +61,7 @@ def go_on(directory: RunDirectory, flags: Sequence[str], began_seconds: float) -
             directory.check_nothing_is_lost()
         else:
             saved.check_settings(recipe)
+        check_same_step(processes, saved)
         return _run(
             recipe,
             _parts_to_go_on(recipe, processes, saved),  # nobody here keeps pretrained weights
@@ -89,7 +88,7 @@ def _run(
 ) -> int:
     """Run a job in a directory that is held; None: in a new one. Or follow another process's."""
     if parts.processes.follower is not None:
-        return _follow(recipe, parts, directory, saved)
+        return follow(recipe, parts, directory, saved)
     config, more = recipe.run, recipe.learner.decay_share == 0
     updates = None if saved is None else saved.updates
     opened = begun(config, directory, steps=config.steps, done=updates or 0, kind=config.view)
@@ -116,31 +115,6 @@ def _run(
     )
     end_without_threads(code, after_seconds=recipe.controller.exit_deadline_seconds)
     return code
-
-
-def _follow(
-    recipe: Recipe, parts: Parts, directory: RunDirectory | None, saved: SavedRun | None
-) -> int:
-    """Do what process 0 does, until it ends."""
-    processes, follower = parts.processes, parts.processes.follower
-    assert follower is not None, "it is one"
-    keep_programs(recipe.run.compilation_cache)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # process 0 gets it too, and ends the run
-    say(f"process {processes.index} of {processes.count} follows process 0")
-    try:
-        trio.run(follow, recipe, parts, directory, saved)
-    except (HeadraceError, BaseExceptionGroup) as error:
-        follower.give_reason(describe(innermost(error)))
-        return explain(error)
-    processes.end(in_order=True)
-    say(f"process {processes.index} of {processes.count}: process 0 has ended the run")
-    return 0
-
-
-def _join(recipe: Recipe) -> Processes:
-    mesh = recipe.mesh
-    return join(mesh.coordinator, mesh.processes, mesh.process)
 
 
 def _find_environments() -> None:

@@ -1,0 +1,89 @@
+"""`headrace train` and `resume` in several processes: how they meet, and how some follow."""
+
+import signal
+from dataclasses import asdict
+from typing import TypeVar
+
+import jax
+import trio
+
+from ..assemble import Parts
+from ..compilation_cache import keep_programs
+from ..config import Recipe
+from ..errors import ConfigError, HeadraceError, describe, innermost
+from ..follow import follow as follow_process_0
+from ..kept_settings import differences
+from ..observe.run_directory import RunDirectory
+from ..processes import Processes, join
+from ..saved_run import SavedRun
+from .messages import explain, say
+
+T = TypeVar("T")
+
+# The settings that only process 0 uses, and the one that tells them apart.
+_OWN = ("mesh.process", "run.compilation_cache", "run.dir", "run.predict", "run.view")
+
+
+def joined(recipe: Recipe) -> Processes:
+    """Join the processes of a run, if it has several.
+
+    Raises:
+      ConfigError: where they don't find each other, or weren't started alike.
+    """
+    mesh = recipe.mesh
+    processes = join(mesh.coordinator, mesh.processes, mesh.process)
+    mine = {**asdict(recipe), "jax": jax.__version__}
+    theirs = _of_process_0(processes, mine)
+    other = differences(theirs, mine, _OWN)
+    if other:
+        each = (f"{name} is {one!r} there and {own!r} here" for name, (one, own) in other.items())
+        raise ConfigError(
+            f"process {processes.index} must be as process 0, but {', '.join(each)}; start all "
+            "with one command"
+        )
+    return processes
+
+
+def check_same_step(processes: Processes, saved: SavedRun | None) -> None:
+    """Refuse to go on from another checkpoint than process 0.
+
+    Raises:
+      ConfigError: then, as on a file system that shows new files late.
+    """
+    mine = None if saved is None else saved.updates
+    theirs = _of_process_0(processes, mine)
+    if theirs != mine:
+        raise ConfigError(
+            f"process {processes.index} finds the checkpoint of {mine} updates, process 0 that of "
+            f"{theirs}; let all have one folder, and try again"
+        )
+
+
+def follow(
+    recipe: Recipe, parts: Parts, directory: RunDirectory | None, saved: SavedRun | None
+) -> int:
+    """Do what process 0 does, until it ends; return the exit code.
+
+    Args:
+      directory: of a run that goes on.
+      saved: of the latest checkpoint there.
+    """
+    processes, follower = parts.processes, parts.processes.follower
+    assert follower is not None, "it is one"
+    keep_programs(recipe.run.compilation_cache)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # process 0 gets it too, and ends the run in order
+    who = f"process {processes.index} of {processes.count}"
+    say(f"{who} follows process 0")
+    try:
+        trio.run(follow_process_0, recipe, parts, directory, saved)
+    except (HeadraceError, BaseExceptionGroup) as error:
+        follower.give_reason(describe(innermost(error)))
+        return explain(error)
+    processes.end(in_order=True)
+    say(f"{who}: process 0 has ended the run")
+    return 0
+
+
+def _of_process_0(processes: Processes, mine: T) -> T:
+    return processes.calls.share(None if processes.follower else lambda: mine)()
