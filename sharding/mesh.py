@@ -138,7 +138,9 @@ class Topology:
 
 
 def _counted(devices: Sequence[jax.Device]) -> str:
-    return f"{len(devices)} x {devices[0].device_kind}"
+    processes = len({device.process_index for device in devices})
+    whose = f" of {processes} processes" if processes > 1 else ""
+    return f"{len(devices)} x {devices[0].device_kind}{whose}"
 
 
 def _cut(mesh: Mesh) -> str:

@@ -92,7 +92,18 @@ def host_view(leaf: Any) -> np.ndarray:
     whole = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
     if whole or leaf.is_fully_replicated:
         return np.asarray(leaf)
-    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+    return _gathered(leaf)
+
+
+def _gathered(array: jax.Array) -> np.ndarray:
+    """Gather an array; a stack of matrices one by one, so that no device ever has all of it."""
+    is_stack = array.ndim > 2 and array.sharding.shard_shape(array.shape)[0] == len(array)
+    if not is_stack:
+        return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+    whole = np.empty(array.shape, array.dtype)
+    for index in range(len(array)):
+        whole[index] = multihost_utils.process_allgather(array[index], tiled=True)
+    return whole
 
 
 def _place_own(leaf: Any, *, sharding: NamedSharding) -> Any:

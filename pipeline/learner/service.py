@@ -101,6 +101,10 @@ class _Programs:
 class Learner:
     """Holds a `LearnerState` and updates it, batch by batch.
 
+    Where its mesh has devices of several processes, each of them has a learner and makes the same
+    calls in the same order, with equal arguments: then all get the same metrics, and each places
+    the parts of parameters and batches that its own devices hold.
+
     Example:
       learner = Learner(params, rule, device)
       await learner.compile()

@@ -58,6 +58,9 @@ def starting_params(
 ) -> Start:
     """Take a policy's parameters, or draw them from the run's seed; likewise adapters.
 
+    The values don't depend on the mesh. What is drawn is drawn on one device first, in each
+    process on one of its own.
+
     Args:
       policy: one without parameters has them drawn.
       decoder: its model, without adapters.

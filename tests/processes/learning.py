@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import optax
+import pytest
 import trio
 from jax.sharding import NamedSharding, PartitionSpec
 
+from headrace import ConfigError
 from headrace.pipeline.algorithms.losses import AlgorithmConfig, policy_loss, sft_loss
 from headrace.pipeline.algorithms.presets import PRESETS
 from headrace.pipeline.device_thread import DeviceThread
@@ -28,7 +30,13 @@ from headrace.pipeline.models.model import Model, decoder_model
 from headrace.pipeline.policy.load import load_policy
 from headrace.pipeline.policy.record import Policy
 from headrace.pipeline.policy.save import save_policy
-from headrace.pipeline.policy.start import Start, compile_final, load_start, starting_params
+from headrace.pipeline.policy.start import (
+    Finish,
+    Start,
+    compile_final,
+    load_start,
+    starting_params,
+)
 from headrace.pipeline.sampler.config import SamplerConfig
 from headrace.pipeline.sampler.programs import weight_places
 from headrace.pipeline.text.renderer import TextConfig
@@ -44,6 +52,13 @@ SHAPE = (4, 8, 12)  # A, R, T
 SAMPLER = SamplerConfig(rows=8, prefill_lanes=8)
 DEVICES = 4
 UPDATES = 2
+REFUSED = {
+    RolloutMeshConfig(2, 1): "mesh.fsdp times mesh.tensor must be 4, all devices of the 2 "
+    "processes, got 2; set both",
+    RolloutMeshConfig(4, 2): "must be 4, all devices of the 2 processes, got 8",
+    RolloutMeshConfig(2, 1, sampler_devices=2): "mesh.sampler_devices must be 0 in a run of 2 "
+    "processes, got 2",
+}  # where there are two processes
 
 
 @dataclass(frozen=True)
@@ -78,33 +93,49 @@ class Learnt(NamedTuple):
     published: str
 
 
-def begin(case: Case, tensor: int, folder: Path) -> Begun:
-    """Make the first parameters on four devices, publish them, and save them in `folder`."""
+class Beginning(NamedTuple):
+    """The first parameters, and what is made of them and those that follow."""
+
+    topology: Topology
+    model: Model
+    start: Start
+    convert: Convert
+    finish: Finish
+
+    def saved(self, folder: Path) -> Begun:
+        """Publish the first parameters, and save them in `folder`."""
+        _save(self.finish(self.start.trained), folder)
+        return Begun(fingerprint(self.start), fingerprint(self.convert(self.start.trained)))
+
+
+def begin(case: Case, tensor: int) -> Beginning:
+    """Make the first parameters on four devices."""
     topology = topology_of(tensor)
     policy, model, start = started(case, topology)
     convert = _convert(case, start, topology, model)
-    _save(compile_final(policy, start, case.lora)(start.trained), folder)
-    return Begun(fingerprint(start), fingerprint(convert(start.trained)))
+    return Beginning(topology, model, start, convert, compile_final(policy, start, case.lora))
 
 
 def learn(case: Case, tensor: int, folder: Path) -> tuple[Begun, Learnt]:
-    """Begin, take two updates, and save what was learnt beside `folder`."""
-    topology = topology_of(tensor)
-    policy, model, start = started(case, topology)
-    convert = _convert(case, start, topology, model)
-    finish = compile_final(policy, start, case.lora)
-    learner, metrics = _updated(partial(_learner, case, model, start, topology))
-    _save(finish(learner.params), folder.with_name(f"{folder.name} learnt"))
-    return begin(case, tensor, folder), _seen(learner, metrics, convert)
+    """Begin, take some updates, and save what was learnt beside `folder`."""
+    begun = begin(case, tensor)
+    learner, metrics = _updated(partial(_learner, case, begun))
+    _save(begun.finish(learner.params), folder.with_name(f"{folder.name} learnt"))
+    return begun.saved(folder), _seen(learner, metrics, begun.convert)
 
 
 def begin_and_learn_little(case: Case, tensor: int, folder: Path) -> tuple[Begun, Learnt]:
-    """Begin, and take two updates of another model, which is compiled quickly."""
-    return begin(case, tensor, folder), learn_little(tensor)
+    """Begin, and take some updates of another model, which is compiled quickly."""
+    of_all = f"4 x cpu of {jax.process_count()} processes"
+    assert topology_of(tensor).describe().endswith(of_all)
+    for mesh, message in REFUSED.items():
+        with pytest.raises(ConfigError, match=message):
+            mesh.topology()
+    return begin(case, tensor).saved(folder), learn_little(tensor)
 
 
 def learn_little(tensor: int) -> Learnt:
-    """Take two updates of a model that is compiled quickly."""
+    """Take some updates of a model that is compiled quickly."""
     rule = UpdateRule(
         forward=toy_forward,
         loss=sft_loss,
@@ -148,6 +179,8 @@ def _updated(
             await nursery.start(device.serve)
             learner = await device.run(partial(make, device))
             await learner.compile()
+            await learner.update(_batch(UPDATES))
+            await learner.adopt(learner.params)  # as after a warm start
             metrics = [await learner.update(_batch(seed)) for seed in range(UPDATES)]
             nursery.cancel_scope.cancel()
         return learner, metrics
@@ -175,9 +208,8 @@ def _save(policy: Policy, folder: Path) -> None:
     save_policy(policy, folder, writes=jax.process_index() == 0)
 
 
-def _learner(
-    case: Case, model: Model, start: Start, topology: Topology, device: DeviceThread
-) -> Learner:
+def _learner(case: Case, begun: Beginning, device: DeviceThread) -> Learner:
+    topology, model, start, *_ = begun
     algorithm, vocab = case.algorithm, model.vocab_size
     base = decoder_model(MODEL, vocab, vocab_parts=topology.learner_tensor).forward
     # Adam as it is usually set makes a step of full size of the rounding of a gradient near 0.

@@ -72,24 +72,24 @@ def test_two_processes_begin_and_learn_as_one_does(tmp_path: Path) -> None:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Save a policy."""
     folder = tmp_path_factory.mktemp("saved") / "policy"
-    begin(Case(), 1, folder)
+    begin(Case(), 1).saved(folder)
     return folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("case", "loads"),
+    ("case", "loads", "tensor"),
     [
-        (GRPO, ()),
-        (MOVING, ["policy"]),
-        (PPO, ()),
-        (replace(PPO, lora=MERGED), ["policy"]),
-        (replace(BASE, lora=INT8), ()),
-        (replace(GRPO, lora=NF4), ["policy"]),
-        (GRPO, ["policy", "teacher"]),
+        (GRPO, ["policy", "teacher"], 1),
+        (MOVING, ["policy"], 2),
+        (PPO, (), 1),
+        (PPO, ["policy"], 2),
+        (replace(GRPO, lora=MERGED), (), 1),
+        (replace(BASE, lora=INT8), ["policy"], 2),
+        (replace(GRPO, lora=NF4), (), 2),
     ],
-    ids=["grpo", "moving", "ppo", "ppo-int8", "base-int8", "nf4", "teacher"],
+    ids=["grpo", "moving", "ppo", "ppo-loaded", "int8", "int8-base", "nf4"],
 )
 def test_two_processes_learn_what_one_does(
     case: Case, loads: Sequence[str], tensor: int, saved: Path, tmp_path: Path

@@ -25,8 +25,10 @@ def there_and_back() -> dict[str, np.ndarray]:
     placed = shard(numbers(), shardings)
     assert {name: array.sharding for name, array in placed.items()} == shardings
     moved = shard(shard(jnp.asarray(numbers()["rows"]), shardings["rows"]), shardings["both"])
-    found: dict[str, np.ndarray] = on_host(placed | {"moved": moved})
-    return found
+    spec = PartitionSpec(None, FSDP, TENSOR)
+    stack = shard(numbers()["rows"].reshape(2, 4, 4), NamedSharding(mesh, spec))
+    found: dict[str, np.ndarray] = on_host(placed | {"moved": moved, "stack": stack})
+    return found | {"stack": found["stack"].reshape(8, 4)}
 
 
 def test_arrays_come_back_whole_to_every_process(tmp_path: Path) -> None:
