@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
     @property
     def config(self) -> SamplerConfig:
-        draws = replace(CONFIG.draws, record_experts=self.model is not MODEL)
+        draws = replace(CONFIG.draws, record_experts=self.model != MODEL)
         return replace(CONFIG, pages=PAGES * self.fsdp, draws=draws)
 
 
@@ -173,17 +173,17 @@ def assert_alike(case: Case, folder: Path) -> None:
 
 
 def test_each_of_two_processes_samples_what_one_does(tmp_path: Path) -> None:
-    assert_alike(Case(2, 2, MIXTURE, quick=True), tmp_path)
+    assert_alike(Case(2, 2, replace(MIXTURE, num_layers=1), quick=True), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [
-        Case(2, 2, seeds=tuple(range(1, 6))),
-        Case(4, 1, seeds=tuple(range(1, 6))),
-        Case(4, 1, MIXTURE, seeds=tuple(range(1, 4))),
-        Case(2, 2, MIXTURE, order=(0, 2, 1, 3), seeds=tuple(range(1, 4))),  # each has half a part
+        Case(2, 2, seeds=(1, 2)),
+        Case(4, 1, seeds=(1, 2)),
+        Case(4, 1, MIXTURE, seeds=(1, 2)),
+        Case(2, 2, MIXTURE, order=(0, 2, 1, 3), seeds=(1, 2)),  # each has half a part
     ],
 )
 def test_random_calls_give_the_same_in_one_process_and_in_two(case: Case, tmp_path: Path) -> None:
