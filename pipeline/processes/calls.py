@@ -9,6 +9,7 @@ A process on its own tells nobody: then a function is called as it is.
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import outcome
@@ -68,6 +69,7 @@ class Calls:
         if tell is None:
             return function
 
+        @wraps(function)
         def told(*arguments: P.args, **named: P.kwargs) -> T:
             tell((name, arguments))
             try:

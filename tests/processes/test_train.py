@@ -1,0 +1,111 @@
+"""`headrace train` in several processes: the run of one process that has as many devices."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes.launch import PROJECT, free_port
+
+SECONDS = 400
+# Pure reinforcement learning in lockstep, small enough for processes that share two cores.
+LOCKSTEP = shlex.split("""
+    --run.steps 4 --schedule.deterministic --schedule.max-mean-lag 1 --schedule.batch-groups 4
+    --rollout.group-size 4 --sampler.rows 16 --sampler.prefill-lanes 16 --learner.microbatch-rows 8
+    --evaluate.tasks 2 --env.latency.kind lognormal --env.latency.mean-seconds 0.01
+    --checkpoint.every 2 --mesh.fsdp 2 --mesh.tensor 2 --run.view plain
+""")
+
+
+def headrace(*arguments: str, devices: int, said: Path) -> subprocess.Popen[bytes]:
+    """Start the command; what it says goes to a file."""
+    own = {
+        "PYTHONPATH": str(PROJECT),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": str(devices),
+    }
+    with said.open("wb") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "headrace", *arguments],
+            env=os.environ | own,
+            cwd=said.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def run_together(
+    arguments: Sequence[str], folder: Path, *, processes: int = 2, devices: int = 4
+) -> list[int]:
+    """Run a command in processes that have so many devices together; give their exit codes."""
+    folder.mkdir(exist_ok=True)
+    mesh = ["--mesh.coordinator", f"127.0.0.1:{free_port()}", "--mesh.processes", str(processes)]
+    running = [
+        headrace(
+            *arguments,
+            *(mesh if processes > 1 else ["--mesh.coordinator", "None"]),
+            *(["--mesh.process", str(index)] if processes > 1 else []),
+            devices=devices // processes,
+            said=folder / f"said-{index}",
+        )
+        for index in range(processes)
+    ]
+    try:
+        return [one.wait(SECONDS) for one in running]
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+
+
+def ended(folder: Path) -> tuple[str, list[Any]]:
+    """Give the hash of a run's last parameters, and all that was said in it."""
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    lines = (folder / "run" / "trajectories.jsonl").read_text().splitlines()
+    sha256: str = summary["params_sha256"]
+    assert summary["compilations_after_warmup"] == 0
+    return sha256, [json.loads(line)["messages"] for line in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * SECONDS)
+def test_two_processes_do_what_one_does_bit_for_bit_and_go_on_as_one(tmp_path: Path) -> None:
+    train = ["train", "guess_number", "--run.dir", "run", *LOCKSTEP, "--env.latency.seed"]
+    one, two, first = tmp_path / "one", tmp_path / "two", tmp_path / "first"
+    assert run_together([*train, "1"], one, processes=1) == [0]
+    assert run_together([*train, "2"], two) == [0, 0]
+    assert ended(two) == ended(one)
+
+    assert run_together(
+        [*train, "3", "--learner.decay-share", "0", "--run.steps", "2"], first
+    ) == [0, 0]
+    assert run_together(["resume", "run", "--run.steps", "4"], first, processes=1) == [0]
+    whole = tmp_path / "whole"
+    assert run_together([*train, "4", "--learner.decay-share", "0"], whole) == [0, 0]
+    assert ended(first) == ended(whole)
+
+
+@pytest.mark.slow
+def test_processes_that_were_not_started_alike_are_refused(tmp_path: Path) -> None:
+    mesh = ["--mesh.coordinator", f"127.0.0.1:{free_port()}", "--mesh.processes", "2"]
+    running = [
+        headrace(
+            *("train", "guess_number", "--run.dir", "run", *LOCKSTEP, *mesh),
+            *("--mesh.process", str(index), "--learner.epochs", str(1 + index)),
+            devices=2,
+            said=tmp_path / f"said-{index}",
+        )
+        for index in range(2)
+    ]
+    codes = [one.wait(SECONDS) for one in running]
+    assert codes[1] == 2
+    assert codes[0] != 0
+    said = (tmp_path / "said-1").read_text()
+    assert "process 1 must be as process 0, but learner.epochs is 1 there and 2 here" in said
