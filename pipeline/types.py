@@ -268,19 +268,22 @@ class Trajectory:
                 )
 
     def _check_versions(self, mask: bytes) -> None:
-        versions = self.policy_versions[self.loss_mask]
         oldest = newest = NO_VERSION
-        if len(versions):
-            oldest, newest = versions.item(0), versions.item(-1)
-            falls = len(versions) > 1 and True in (versions[1:] < versions[:-1]).tobytes()
-            if falls or oldest < 0:
-                text = versions.tolist()
+        if 1 in mask:
+            first, last = mask.find(1), mask.rfind(1)
+            oldest, newest = self.policy_versions.item(first), self.policy_versions.item(last)
+            if oldest < 0 or (first < last and self._versions_fall()):
+                text = self.policy_versions[self.loss_mask].tolist()
                 raise ValueError(f"policy versions must be >= 0 and non-decreasing, got {text}")
         if (self.policy_versions != _NOT_SAMPLED).tobytes() != mask:
             raise ValueError("a token that was not sampled has a policy version")
         first = self.earlier[0].oldest_version if self.earlier else oldest
         object.__setattr__(self, "oldest_version", first)
         object.__setattr__(self, "newest_version", newest)
+
+    def _versions_fall(self) -> bool:
+        versions = self.policy_versions[self.loss_mask]
+        return True in (versions[1:] < versions[:-1]).tobytes()
 
     def _check_logprobs(self, mask: bytes) -> None:
         logprobs = self.rollout_logprobs
@@ -293,14 +296,13 @@ class Trajectory:
             raise ValueError(f"logprobs must be finite and <= 0, got {text}")
 
     def _check_turns(self, mask: bytes) -> None:
-        spans = bytearray(len(mask))
-        end = -1
-        for turn in self.turns:
-            if not end < turn.start < turn.end:
+        before, sampled, whole = -1, 0, True
+        for start, end, *_ in self.turns:
+            if not before < start < end:
                 raise ValueError(f"turns must be in order, with tokens between: {self.turns}")
-            spans[turn.start : turn.end] = b"\1" * (turn.end - turn.start)
-            end = turn.end
-        if spans != mask:
+            whole = whole and 0 not in mask[start:end]
+            before, sampled = end, sampled + end - start
+        if not whole or sampled != mask.count(1):
             raise ValueError(f"turns must span exactly the sampled tokens, got {self.turns}")
 
     def _check_samples(self) -> None:

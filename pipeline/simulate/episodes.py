@@ -16,7 +16,7 @@ from .speeds import SamplerCosts, work_of
 from .workload import Course
 
 
-class Fate(enum.Enum):
+class Fate(enum.StrEnum):
     """What became of an episode's work."""
 
     USEFUL = "useful"

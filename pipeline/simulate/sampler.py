@@ -23,6 +23,7 @@ from ..types import (
     NO_VERSION,
     Completion,
     FinishReason,
+    Float32s,
     Int32s,
     SampleRequest,
     SamplerLoad,
@@ -242,13 +243,16 @@ def _completion(
     length = sum(tokens for _, tokens in spans)
     last = stop_ids[0] if finish is FinishReason.STOP else None
     return Completion(
-        tokens=_tokens(length, stop_ids, last),
-        logprobs=_read_only(np.full(length, _LOGPROB, np.float32)),
-        policy_versions=_versions(spans),
-        finish=finish,
+        _tokens(length, stop_ids, last), _logprobs(length), _versions(spans), finish
     )
 
 
+@lru_cache(maxsize=1024)
+def _logprobs(length: int) -> Float32s:
+    return _read_only(np.full(length, _LOGPROB, np.float32))
+
+
+@lru_cache(maxsize=1024)
 def _tokens(length: int, stop_ids: tuple[int, ...], last: int | None) -> Int32s:
     fill = next(index for index in range(len(stop_ids) + 1) if index not in stop_ids)
     tokens = np.full(length, fill, np.int32)
