@@ -154,7 +154,7 @@ class Controller:
 
     def _admit_groups(self, count: int, size: int) -> None:
         first = self.ledger.admitted
-        given = [self._outstanding.give_out() for _ in range(count)]
+        given = self._outstanding.give_out(count)
         issues = tuple([ledger.Issue(task.id, attempt) for task, attempt in given])
         self.ledger, _ = ledger.advance(self.ledger, ledger.Admitted(issues))
         for index, (task, _) in enumerate(given, first):

@@ -25,15 +25,16 @@ class Outstanding:
         """Return a group's task."""
         return self._groups[index].task
 
-    def give_out(self) -> tuple[Task, int]:
-        """Return a task and how often it was given out before: first what is given out again."""
-        if self.again:
-            return self.again.popleft()
+    def give_out(self, count: int) -> list[tuple[Task, int]]:
+        """Return tasks, each with how often it was given out before; what comes again is first."""
+        given = [self.again.popleft() for _ in range(min(count, len(self.again)))]
         with stage("prompts"):
-            task = self._tasks.next()
-            if not isinstance(task, Task):
-                raise TypeError(f"next must return a Task, got {task!r:.100}")
-        return task, 0
+            while len(given) < count:
+                task = self._tasks.next()
+                if not isinstance(task, Task):
+                    raise TypeError(f"next must return a Task, got {task!r:.100}")
+                given.append((task, 0))
+        return given
 
     def start(self, task: Task, index: int, version: int | None) -> Group:
         """Make a group; see `Group`."""

@@ -264,15 +264,15 @@ class Episode:
 
     def _request(self) -> SampleRequest:
         room = self._config.max_tokens - len(self._record)
-        return SampleRequest(
-            tokens=self._record.tokens,
-            max_tokens=min(self._config.max_turn_tokens, room),
-            stop_ids=self._rollout.renderer.stop_ids,
-            key=_sample_key(self._identity.key, self._record.samples),
-            temperature=self._config.temperature,
-            priority=self._identity.priority,
-            version=self._identity.version,
-            sampling=self._config.sampling,
+        return SampleRequest(  # by position: a class makes a dictionary of names
+            self._record.tokens,
+            min(self._config.max_turn_tokens, room),
+            self._rollout.renderer.stop_ids,
+            _sample_key(self._identity.key, self._record.samples),
+            self._config.temperature,
+            self._identity.priority,
+            self._identity.version,
+            self._config.sampling,
         )
 
     async def _answer(self, env: Env) -> tuple[StepResult, "_Reading | None"]:

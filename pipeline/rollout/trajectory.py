@@ -27,7 +27,7 @@ from ..types import (
 
 # What all samples of an episode end with: rewards, reward, stop reason, info.
 _End = tuple[Mapping[str, float], float, StopReason, Mapping[str, float]]
-_NOT_SAMPLED = array("i", [NO_VERSION])
+_NOT_SAMPLED = np.int32(NO_VERSION).tobytes()
 _NO_VERSION = np.array(NO_VERSION, np.int32)  # compares twice as fast as a plain number
 _INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)  # looked up once
 
@@ -110,27 +110,27 @@ class TrajectoryBuilder:
 class _Sample:
     """The tokens of one sample. Append-only."""
 
-    # Arrays of 4-byte numbers, which NumPy copies as a whole: each turn asks for all ids so far.
+    # Bytes of 4-byte numbers, which NumPy takes as they are: each turn asks for all ids so far.
     __slots__ = ("experts", "log_kept_mass", "logprobs", "tokens", "turns", "versions")
 
     def __init__(self, prompt: Sequence[int]):
         self.tokens = array("i", prompt)
-        self.logprobs = array("f", bytes(4 * len(prompt)))
-        self.versions = _NOT_SAMPLED * len(prompt)
+        self.logprobs = bytearray(4 * len(prompt))
+        self.versions = bytearray(_NOT_SAMPLED * len(prompt))
         self.turns: list[Turn] = []
         self.log_kept_mass: dict[int, Float32s] = {}  # by start of turn, where it isn't 0
         self.experts: Int16s | None = None  # the newest record: it is about all tokens before
 
     def observe(self, ids: Sequence[int]) -> None:
         self.tokens.fromlist(list(ids))  # several times faster than extend
-        self.logprobs.frombytes(bytes(4 * len(ids)))
-        self.versions.extend(_NOT_SAMPLED * len(ids))
+        self.logprobs += bytes(4 * len(ids))
+        self.versions += _NOT_SAMPLED * len(ids)
 
     def act(self, completion: Completion, sample_seconds: float) -> None:
         start = len(self.tokens)
         self.tokens.frombytes(completion.tokens.astype(_INT32, copy=False).tobytes())
-        self.logprobs.frombytes(completion.logprobs.astype(_FLOAT32, copy=False).tobytes())
-        self.versions.frombytes(completion.policy_versions.astype(_INT32, copy=False).tobytes())
+        self.logprobs += completion.logprobs.astype(_FLOAT32, copy=False).tobytes()
+        self.versions += completion.policy_versions.astype(_INT32, copy=False).tobytes()
         self.turns.append(Turn(start, len(self.tokens), sample_seconds))
         if completion.log_kept_mass is not None:
             self.log_kept_mass[start] = completion.log_kept_mass
@@ -144,11 +144,11 @@ class _Sample:
         seconds: float = 0.0,
         earlier: tuple[Trajectory, ...] = (),
     ) -> Trajectory:
-        versions = np.frombuffer(self.versions.tobytes(), _INT32)
+        versions = np.frombuffer(bytes(self.versions), _INT32)
         return Trajectory(  # by position, as that many names take a microsecond
             np.frombuffer(self.tokens.tobytes(), _INT32),
             versions != _NO_VERSION,
-            np.frombuffer(self.logprobs.tobytes(), _FLOAT32),
+            np.frombuffer(bytes(self.logprobs), _FLOAT32),
             versions,
             tuple(self.turns),
             *end,

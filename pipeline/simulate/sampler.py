@@ -242,9 +242,7 @@ def _completion(
 ) -> Completion:
     length = sum(tokens for _, tokens in spans)
     last = stop_ids[0] if finish is FinishReason.STOP else None
-    return Completion(
-        _tokens(length, stop_ids, last), _logprobs(length), _versions(spans), finish
-    )
+    return Completion(_tokens(length, stop_ids, last), _logprobs(length), _versions(spans), finish)
 
 
 @lru_cache(maxsize=1024)
