@@ -22,6 +22,7 @@ def main(folder: Path, index: int) -> None:
     jax.config.update("jax_num_cpu_devices", devices)
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # as `processes.join` does
     jax.distributed.initialize(f"127.0.0.1:{port}", processes, index)
     (module, name), args = pickle.loads((folder / "job").read_bytes())  # may use JAX
     result = getattr(importlib.import_module(module), name)(*args)
