@@ -111,12 +111,7 @@ class Job:
             with summarised(
                 directory, summarise, self._describe, exit_deadline_seconds=limit
             ) as forced:
-                try:
-                    await self._run_stages(journal, compilations, forced)
-                except BaseException:
-                    self._parts.processes.end(in_order=self.interrupted_by is not None)
-                    raise
-                self._parts.processes.end(in_order=True)
+                await self._run_stages(journal, compilations, forced)
 
     async def _run_stages(
         self, journal: Journal, compilations: CompilationCounter, forced: ForcedEnd

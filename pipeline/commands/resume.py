@@ -9,6 +9,7 @@ from ..policy.save import remove_unfinished
 from ..tables import read_toml
 from . import offline, train
 from .messages import explain
+from .together import ended
 
 
 def resume(run: str, flags: Sequence[str], began_seconds: float) -> int:
@@ -32,4 +33,4 @@ def resume(run: str, flags: Sequence[str], began_seconds: float) -> int:
                 f"[data], got {', '.join(table) or 'none'}; put it back"
             )
     except (HeadraceError, BaseExceptionGroup) as error:
-        return explain(error)
+        return ended(explain(error))

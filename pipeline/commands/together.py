@@ -1,6 +1,8 @@
 """`headrace train` and `resume` in several processes: how they meet, and how some follow."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TypeVar
 
@@ -10,28 +12,55 @@ import trio
 from ..assemble import Parts
 from ..compilation_cache import keep_programs
 from ..config import Recipe
-from ..errors import ConfigError, HeadraceError, describe, innermost
+from ..errors import ConfigError, HeadraceError
 from ..follow import follow as follow_process_0
 from ..kept_settings import differences
 from ..observe.run_directory import RunDirectory
-from ..processes import Processes, join
+from ..processes import JOIN_SECONDS, Processes, join
 from ..saved_run import SavedRun
+from ..supervise import end_without_threads
 from .messages import explain, say
 
 T = TypeVar("T")
+
+END_SECONDS = 10.0  # for foreign threads, once all is said
 
 # The settings that only process 0 uses, and the one that tells them apart.
 _OWN = ("mesh.process", "run.compilation_cache", "run.dir", "run.predict", "run.view")
 
 
-def joined(recipe: Recipe) -> Processes:
-    """Join the processes of a run, if it has several.
+@contextmanager
+def joined(recipe: Recipe) -> Iterator[Processes]:
+    """Join the processes of a run, if it has several; an error inside ends all of them.
 
     Raises:
       ConfigError: where they don't find each other, or weren't started alike.
     """
     mesh = recipe.mesh
+    if mesh.coordinator is not None:
+        say(f"waiting for the other processes at {mesh.coordinator}, at most {JOIN_SECONDS} s")
     processes = join(mesh.coordinator, mesh.processes, mesh.process)
+    try:
+        _check_alike(processes, recipe)
+        yield processes
+    except BaseException as error:
+        processes.fail(error)
+        ended(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+        raise
+
+
+def ended(code: int) -> int:
+    """Return an exit code that this process is to end with, without waiting for others.
+
+    JAX's own end would wait for all that it has joined, also for those that have gone, and then
+    abort. One that is called later decides.
+    """
+    if jax.distributed.is_initialized():
+        end_without_threads(code, after_seconds=END_SECONDS)
+    return code
+
+
+def _check_alike(processes: Processes, recipe: Recipe) -> None:
     mine = {**asdict(recipe), "jax": jax.__version__}
     theirs = _of_process_0(processes, mine)
     other = differences(theirs, mine, _OWN)
@@ -41,7 +70,6 @@ def joined(recipe: Recipe) -> Processes:
             f"process {processes.index} must be as process 0, but {', '.join(each)}; start all "
             "with one command"
         )
-    return processes
 
 
 def check_same_step(processes: Processes, saved: SavedRun | None) -> None:
@@ -68,21 +96,19 @@ def follow(
       directory: of a run that goes on.
       saved: of the latest checkpoint there.
     """
-    processes, follower = parts.processes, parts.processes.follower
-    assert follower is not None, "it is one"
+    processes = parts.processes
     keep_programs(recipe.run.compilation_cache)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # process 0 gets it too, and ends the run in order
     who = f"process {processes.index} of {processes.count}"
     say(f"{who} follows process 0")
     try:
         trio.run(follow_process_0, recipe, parts, directory, saved)
     except (HeadraceError, BaseExceptionGroup) as error:
-        follower.give_reason(describe(innermost(error)))
-        return explain(error)
-    processes.end(in_order=True)
+        return ended(explain(processes.fail(error)))
+    processes.end()
     say(f"{who}: process 0 has ended the run")
-    return 0
+    return ended(0)
 
 
 def _of_process_0(processes: Processes, mine: T) -> T:

@@ -23,7 +23,7 @@ from ..train import Job
 from .begin import begun, note_resumed, point_to_checkpoint
 from .flags import take_out
 from .messages import explain, finish
-from .together import check_same_step, follow, joined
+from .together import check_same_step, ended, follow, joined
 
 
 def train(name_or_file: str, flags: Sequence[str], began_seconds: float) -> int:
@@ -35,10 +35,11 @@ def train(name_or_file: str, flags: Sequence[str], began_seconds: float) -> int:
     _find_environments()
     try:
         recipe = _parse_recipe(name_or_file, flags)
-        # Mistakes are found before anything is written.
-        return _run(recipe, assemble(recipe, joined(recipe)), began_seconds)
+        with joined(recipe) as processes:
+            # Mistakes are found before anything is written.
+            return _run(recipe, assemble(recipe, processes), began_seconds)
     except (HeadraceError, BaseExceptionGroup) as error:
-        return explain(error)
+        return ended(explain(error))
 
 
 def go_on(directory: RunDirectory, flags: Sequence[str], began_seconds: float) -> int:
@@ -52,8 +53,7 @@ def go_on(directory: RunDirectory, flags: Sequence[str], began_seconds: float) -
     recipe = _parse(recipe, flags, f"headrace resume {directory.path}")
     where = recipe.run.dir
     check(where is None, "run.dir", where, "left out: a run goes on in its own directory")
-    processes = joined(recipe)
-    with nullcontext() if processes.follower else directory.held():
+    with joined(recipe) as processes, nullcontext() if processes.follower else directory.held():
         if processes.follower is None:
             remove_unfinished(directory.path / POLICY_FOLDER)
         saved = Checkpoints(directory.path / CHECKPOINTS_FOLDER).latest_record(SavedRun.from_table)
@@ -89,7 +89,7 @@ def _run(
     """Run a job in a directory that is held; None: in a new one. Or follow another process's."""
     if parts.processes.follower is not None:
         return follow(recipe, parts, directory, saved)
-    config, more = recipe.run, recipe.learner.decay_share == 0
+    config, more, processes = recipe.run, recipe.learner.decay_share == 0, parts.processes
     updates = None if saved is None else saved.updates
     opened = begun(config, directory, steps=config.steps, done=updates or 0, kind=config.view)
     with opened as (own, view):
@@ -101,9 +101,10 @@ def _run(
             trio.run(job.run, began_seconds)
         except (HeadraceError, BaseExceptionGroup) as error:
             view.close()
-            code = explain(error)
+            code = ended(explain(processes.fail(error)))
             point_to_checkpoint(code, own.path)
             return code
+        processes.end()
     where, policy = own.path, "policy/, " if config.save_policy else ""
     code = finish(
         where,

@@ -10,11 +10,11 @@ A process on its own tells nobody: then a function is called as it is.
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import outcome
 
-from ..errors import HeadraceError, describe
+from ..errors import HeadraceError, describe, stage
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,6 +22,15 @@ Message = tuple[str, tuple[Any, ...]]  # a name, and arguments
 
 # Messages that aren't the names of functions.
 _RESULT, _FAILED, _END = "result", "failed", "end"
+_AGREE_SECONDS = 10.0  # for what fails in a follower to fail in process 0, too
+
+
+class Hear(Protocol):
+    """Waits for what process 0 tells next."""
+
+    def __call__(self, seconds: float | None = None) -> Message:
+        """Wait so long at most, if not None, and then raise a TimeoutError."""
+        ...
 
 
 class Calls:
@@ -35,7 +44,7 @@ class Calls:
       42
       >>> leading.end()
       >>> heard = iter(messages)
-      >>> following, seen = Calls(hear=lambda: next(heard)), []
+      >>> following, seen = Calls(hear=lambda seconds=None: next(heard)), []
       >>> _ = following.add("double", seen.append)
       >>> following.follow()
       >>> seen
@@ -45,11 +54,11 @@ class Calls:
     def __init__(
         self,
         tell: Callable[[Message], None] | None = None,
-        hear: Callable[[], Message] | None = None,
+        hear: Hear | None = None,
     ):
         """Args:
         tell: tells all followers; of process 0, where there are others.
-        hear: waits for what process 0 tells next; of a follower.
+        hear: of a follower.
         """
         self._tell = tell
         self._hear = hear
@@ -104,7 +113,11 @@ class Calls:
         return shared
 
     def follow(self) -> None:
-        """Call what process 0 calls, until it says that this was all."""
+        """Call what process 0 calls, until it says that this was all.
+
+        Raises:
+          StageFailed: with a function's name, where that one fails here and not in process 0.
+        """
         hear = self._hear
         assert hear is not None, "only followers do"
         while (message := hear())[0] != _END:
@@ -113,12 +126,13 @@ class Calls:
                 raise HeadraceError(
                     "the processes differ: in process 0 {!r} failed: {}".format(*arguments)
                 )
-            try:
-                self._functions[name](*arguments)
-            except Exception as error:
-                if hear()[0] != _FAILED:  # where it failed in process 0 too, that one decides
-                    raise
-                del error
+            with stage(name):
+                try:
+                    self._functions[name](*arguments)
+                except Exception as error:
+                    if not _fails_too(hear):
+                        raise
+                    del error  # process 0 decides what comes of it
 
     def end(self) -> None:
         """Tell the followers that this was all."""
@@ -130,7 +144,15 @@ class FailedElsewhere(HeadraceError):
     """A function that only process 0 has raised an error there."""
 
 
-def _next_result(hear: Callable[[], Message]) -> Any:
+def _fails_too(hear: Hear) -> bool:
+    """Whether what failed here did so in process 0, which may wait for this process instead."""
+    try:
+        return hear(_AGREE_SECONDS)[0] == _FAILED
+    except TimeoutError:
+        return False
+
+
+def _next_result(hear: Hear) -> Any:
     name, arguments = hear()
     if name != _RESULT:
         raise HeadraceError(f"the processes differ: process 0 calls {name!r}, a result was due")

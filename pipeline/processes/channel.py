@@ -4,6 +4,7 @@ Messages are pickled: whoever knows the password could run code, and whoever lis
 them. It is drawn for each run, and the network is the cluster's own.
 """
 
+import math
 import os
 import pickle
 import queue
@@ -20,8 +21,9 @@ from ..errors import HeadraceError
 from .calls import Message
 
 CONNECT_SECONDS = 60.0  # for all to connect, once JAX has joined them
-GONE_SECONDS = 10.0  # that a follower may still take once process 0 has gone
-GONE = "process 0 has ended without a word; see what it printed"
+GONE_SECONDS = 5.0  # that a follower may still take once process 0 has gone
+GONE = "process 0 has failed or gone; see what it printed"
+_SILENT_SECONDS = 50  # then a machine that doesn't answer has gone; JAX ends all after 100 s
 
 
 class ProcessGone(HeadraceError):
@@ -34,6 +36,7 @@ class _Line:
     def __init__(self, own: socket.socket):
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small messages go at once
         own.settimeout(None)
+        _notice_silence(own)
         self._socket = own.dup()
         self._patience(CONNECT_SECONDS)
         self.connection = Connection(own.detach())
@@ -41,6 +44,11 @@ class _Line:
     def is_known(self) -> None:
         """Wait for the other side without limit from now on."""
         self._patience(0)
+
+    def finish(self) -> None:
+        """Say that nothing more comes."""
+        with suppress(OSError):  # the other side has gone
+            self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Hang up; wakes whoever waits."""
@@ -52,6 +60,15 @@ class _Line:
     def _patience(self, seconds: float) -> None:
         limit = struct.pack("ll", int(seconds), 0)  # a timeval
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
+def _notice_silence(one: socket.socket) -> None:
+    """Let a connection fail where the other machine, or the way to it, has gone silently."""
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":  # elsewhere it takes hours, and JAX notices first
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_SECONDS // 5)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENT_SECONDS // 5)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _SILENT_SECONDS)
 
 
 class Leader:
@@ -70,6 +87,8 @@ class Leader:
         self._password = password
         self._waiting_for = followers
         self._lines: dict[int, _Line] = {}
+        self._ended: dict[int, str] = {}  # why, by the follower's number; the first one first
+        self._change = threading.Condition()  # of what has ended
 
     @property
     def port(self) -> int:
@@ -111,6 +130,20 @@ class Leader:
             return
         line.is_known()
         self._lines[number] = line
+        name = f"end of process {number}"
+        threading.Thread(
+            target=self._wait_for, args=(number, line), name=name, daemon=True
+        ).start()
+
+    def _wait_for(self, number: int, line: _Line) -> None:
+        """Wait until a follower has ended, on a thread of its own."""
+        why = ""
+        with suppress(EOFError, OSError):
+            why = str(line.connection.recv())
+            line.connection.recv()  # its end
+        with self._change:
+            self._ended[number] = why
+            self._change.notify_all()
 
     def tell(self, message: Message) -> None:
         """Send a message to all.
@@ -126,15 +159,23 @@ class Leader:
                 gone = f"process {number} can't be reached any more: {error}"
                 raise ProcessGone(gone) from error
 
-    def wait_for_end(self, number: int) -> str:
-        """Wait on a thread until a follower ends; return why, "" where it doesn't say."""
-        try:
-            return str(self._lines[number].connection.recv())
-        except (EOFError, OSError):
-            return ""
+    def first_end(self, seconds: float | None = None) -> tuple[int, str] | None:
+        """Wait until a follower has ended, or so long, on a thread.
 
-    def close(self) -> None:
-        """Hang up."""
+        Returns:
+          Which one was the first, and why it ended, "" where it didn't say; None: all are there.
+        """
+        with self._change:
+            self._change.wait_for(lambda: self._ended, seconds)
+            return next(iter(self._ended.items()), None)
+
+    def hang_up(self, seconds: float = math.inf) -> None:
+        """Say that nothing more comes, and wait until all followers have ended, or so long."""
+        for line in self._lines.values():
+            line.finish()
+        with self._change:
+            limit = min(seconds, threading.TIMEOUT_MAX)
+            self._change.wait_for(lambda: len(self._ended) == len(self._lines), limit)
         for line in self._lines.values():
             line.close()
 
@@ -156,7 +197,7 @@ class Follower:
                 f"process {number} can't reach process 0 at {host}:{port}: {error}; open that way"
             ) from error
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._closed = threading.Event()
+        self._let_go = threading.Event()
         threading.Thread(target=self._take_in, name="messages of process 0", daemon=True).start()
 
     def _say_who(self, number: int, password: bytes) -> None:
@@ -177,17 +218,21 @@ class Follower:
         except (EOFError, OSError):
             self._messages.put(None)
         # It may be in a program that waits for the devices of process 0.
-        if not self._closed.wait(GONE_SECONDS):
+        if not self._let_go.wait(GONE_SECONDS):
             sys.stderr.write(f"headrace: {GONE}; this process is ended by force\n")
             os._exit(1)
 
-    def hear(self) -> Message:
+    def hear(self, seconds: float | None = None) -> Message:
         """Wait for the next message.
 
         Raises:
           ProcessGone: where there is none left and process 0 has hung up.
+          TimeoutError: where none comes within so many seconds.
         """
-        data = self._messages.get()
+        try:
+            data = self._messages.get(timeout=seconds)
+        except queue.Empty:
+            raise TimeoutError(f"process 0 has told nothing for {seconds} s") from None
         if data is None:
             raise ProcessGone(GONE)
         message: Message = pickle.loads(data)
@@ -197,8 +242,13 @@ class Follower:
         """Tell process 0 why this process ends, unless it has gone."""
         with suppress(OSError):  # it has ended first
             self._line.connection.send(text)
+        self._line.finish()
+
+    def let_go(self) -> None:
+        """Take from now on for right that process 0 goes; the end of this process tells it."""
+        self._let_go.set()
 
     def close(self) -> None:
-        """Hang up; from now on process 0 may go."""
-        self._closed.set()
+        """Hang up, so that process 0 takes this process for one that has ended."""
+        self.let_go()
         self._line.close()

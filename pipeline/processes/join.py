@@ -7,19 +7,21 @@ import secrets
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 
 import jax
 import numpy as np
 import trio
 from jax.experimental import multihost_utils
 
-from ..errors import ConfigError, check, stage
+from ..errors import ConfigError, HeadraceError, StageFailed, check, describe, innermost, stage
 from .calls import Calls
-from .channel import Follower, Leader, ProcessGone
+from .channel import GONE_SECONDS, Follower, Leader, ProcessGone
 
+JOIN_SECONDS = 300  # for all to be started
 _ADDRESS_BYTES = 256
 _PASSWORD_BYTES = 32
+_NOTICE_SECONDS = 1.0  # until the end of a follower is known, where its devices failed first
+_PART_SECONDS = 2 * GONE_SECONDS  # for all others to end
 
 
 @dataclass(frozen=True)
@@ -47,34 +49,47 @@ class Processes:
           StageFailed: then, with a `ProcessGone` as its cause.
         """
         leader = self.leader
-        if leader is None:
-            return
-        async with trio.open_nursery() as nursery:
-            for number in leader.followers:
-                nursery.start_soon(_watch, leader, number)
+        if leader is not None:
+            await trio.to_thread.run_sync(leader.first_end, abandon_on_cancel=True)
+            self._check_all_there()
 
-    def end(self, *, in_order: bool) -> None:
-        """Part from the others, once nothing is called any more.
-
-        Args:
-          in_order: whether the others end as after a run; else they fail.
-        """
+    def end(self) -> None:
+        """Part from the others after a run that has ended in order, once nothing is called."""
         if self.leader is not None:
-            with suppress(ProcessGone):  # which has been told
-                if in_order:
-                    self.calls.end()
-            self.leader.close()
+            with suppress(ProcessGone):  # it ends all the same
+                self.calls.end()
+            self.leader.hang_up(_PART_SECONDS)
         if self.follower is not None:
-            self.follower.close()
-        if self.count > 1 and in_order:
-            jax.distributed.shutdown()  # type: ignore[no-untyped-call]  # waits for the others
+            self.follower.let_go()
 
+    def fail(self, error: BaseException) -> BaseException:
+        """Let the others end too, after an error.
 
-async def _watch(leader: Leader, number: int) -> None:
-    with stage(f"process {number}"):
-        wait = partial(leader.wait_for_end, number)
-        why = await trio.to_thread.run_sync(wait, abandon_on_cancel=True)
-        raise ProcessGone(why or "it ended without a word; see what it printed")
+        Returns:
+          What is to be told: in process 0, the end of a follower that came before, since what
+          fails here is then what waited for that one.
+        """
+        if self.follower is not None:
+            news = innermost(error)
+            text = str(news) if isinstance(news, HeadraceError) else describe(news)
+            self.follower.give_reason(text)
+            self.follower.let_go()
+        if self.leader is None:
+            return error
+        try:
+            self._check_all_there(_NOTICE_SECONDS)
+        except StageFailed as gone:
+            error = gone
+        self.leader.hang_up(_PART_SECONDS)
+        return error
+
+    def _check_all_there(self, seconds: float = 0.0) -> None:
+        assert self.leader is not None, "process 0 has the others"
+        ended = self.leader.first_end(seconds)
+        if ended is not None:
+            number, why = ended
+            with stage(f"process {number}"):
+                raise ProcessGone(why or "it ended without a word; see what it printed")
 
 
 def join(coordinator: str | None, processes: int, process: int) -> Processes:
@@ -96,8 +111,12 @@ def join(coordinator: str | None, processes: int, process: int) -> Processes:
     if not auto:
         _check(coordinator, processes, process)
     try:
-        given = () if auto else (coordinator, processes, process)
-        jax.distributed.initialize(*given)
+        jax.distributed.initialize(
+            coordinator_address=None if auto else coordinator,
+            num_processes=None if auto else processes,
+            process_id=None if auto else process,
+            initialization_timeout=JOIN_SECONDS,
+        )
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
             f"process {process} of {processes} can't join the others at {coordinator!r}: {error}; "

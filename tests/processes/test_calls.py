@@ -13,8 +13,9 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.pipeline.errors import HeadraceError
+from headrace.pipeline.errors import HeadraceError, StageFailed, ours_in
 from headrace.pipeline.models.model import decoder_model
+from headrace.pipeline.processes import Processes
 from headrace.pipeline.processes.calls import Calls
 from headrace.pipeline.processes.channel import Follower, Leader, ProcessGone
 from headrace.pipeline.sampler.service import NativeSampler
@@ -39,7 +40,9 @@ class Tape:
     def tell(self, message: tuple[str, tuple[Any, ...]]) -> None:
         self._messages.append(pickle.dumps(message))
 
-    def hear(self) -> tuple[str, tuple[Any, ...]]:
+    def hear(self, seconds: float | None = None) -> tuple[str, tuple[Any, ...]]:
+        if not self._messages:
+            raise TimeoutError
         message: tuple[str, tuple[Any, ...]] = pickle.loads(self._messages.pop(0))
         return message
 
@@ -151,7 +154,7 @@ def test_what_fails_in_one_process_only_ends_it() -> None:
     leading.add("write", lambda: None)()
     leading.end()
     following.add("write", fail)
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(StageFailed, match="'write' failed: OSError: no room"):
         following.follow()
 
     led = leading.add("read", fail)
@@ -163,6 +166,16 @@ def test_what_fails_in_one_process_only_ends_it() -> None:
         HeadraceError, match="differ: in process 0 'read' failed: OSError: no room"
     ):
         other.follow()
+
+
+def test_a_follower_that_fails_is_not_kept_by_a_process_0_that_waits_for_it() -> None:
+    tape = Tape()
+    leading, following = Calls(tell=tape.tell), Calls(hear=tape.hear)
+    leading.add("divide", lambda: None)()  # and tells nothing more
+
+    following.add("divide", lambda: 1 / 0)
+    with pytest.raises(StageFailed, match="'divide' failed: ZeroDivisionError"):
+        following.follow()
 
 
 def test_a_name_is_given_once() -> None:
@@ -199,12 +212,40 @@ def test_messages_arrive_in_order_and_an_end_is_noticed() -> None:
         leader.tell(message)
         assert [follower.hear() for follower in followers] == [message] * 2
     followers[0].give_reason("out of memory")
-    assert leader.wait_for_end(1) == "out of memory"
-    leader.close()
-    with pytest.raises(ProcessGone, match="process 0 has ended"):
+    assert leader.first_end() == (1, "out of memory")
+    leader.hang_up(0)
+    with pytest.raises(ProcessGone, match="process 0 has failed or gone"):
         followers[1].hear()
     for follower in followers:
         follower.close()
+
+
+def test_the_end_of_a_follower_is_the_news_of_process_0() -> None:
+    leader, (follower,) = connected(1)
+    processes = Processes(0, 2, Calls(tell=leader.tell), leader=leader)
+    follower.give_reason("StageFailed: no room")
+    told = processes.fail(OSError("gloo: connection closed by peer"))
+    assert str(told) == "stage 'process 1' failed: ProcessGone: StageFailed: no room"
+    assert list(ours_in(told)) == [told]
+    follower.close()
+
+
+def test_an_error_of_process_0_is_the_news_where_all_others_are_there() -> None:
+    leader, (follower,) = connected(1)
+    processes = Processes(0, 2, Calls(tell=leader.tell), leader=leader)
+    own = OSError("no room")
+    ending = threading.Thread(target=_end_with, args=(follower,))
+    ending.start()
+    assert processes.fail(own) is own
+    ending.join()
+
+
+def _end_with(follower: Follower) -> None:
+    """End as a process does when process 0 has."""
+    with pytest.raises(ProcessGone):
+        follower.hear()
+    Processes(1, 2, follower=follower).fail(ProcessGone("process 0 has gone"))
+    follower.close()
 
 
 def test_a_stranger_is_not_let_in() -> None:
@@ -222,4 +263,4 @@ def test_a_stranger_is_not_let_in() -> None:
     leader.accept()
     leader.tell(("hello", ()))
     thread.join()
-    leader.close()
+    leader.hang_up(0)
