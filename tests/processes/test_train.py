@@ -42,17 +42,21 @@ def headrace(*arguments: str, devices: int, said: Path) -> subprocess.Popen[byte
 
 
 def run_together(
-    arguments: Sequence[str], folder: Path, *, processes: int = 2, devices: int = 4
+    arguments: Sequence[str], folder: Path, *, processes: int = 2, own: Sequence[str] = ("",) * 2
 ) -> list[int]:
-    """Run a command in processes that have so many devices together; give their exit codes."""
+    """Run a command in processes that have four devices together; give their exit codes.
+
+    Args:
+      own: settings of each process.
+    """
     folder.mkdir(exist_ok=True)
-    mesh = ["--mesh.coordinator", f"127.0.0.1:{free_port()}", "--mesh.processes", str(processes)]
+    mesh = ["--mesh.coordinator", "None"]
+    if processes > 1:
+        mesh = ["--mesh.coordinator", f"127.0.0.1:{free_port()}", "--mesh.processes", "2"]
     running = [
         headrace(
-            *arguments,
-            *(mesh if processes > 1 else ["--mesh.coordinator", "None"]),
-            *(["--mesh.process", str(index)] if processes > 1 else []),
-            devices=devices // processes,
+            *(*arguments, *mesh, "--mesh.process", str(index), *own[index].split()),
+            devices=4 // processes,
             said=folder / f"said-{index}",
         )
         for index in range(processes)
@@ -93,19 +97,10 @@ def test_two_processes_do_what_one_does_bit_for_bit_and_go_on_as_one(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SECONDS)
 def test_processes_that_were_not_started_alike_are_refused(tmp_path: Path) -> None:
-    mesh = ["--mesh.coordinator", f"127.0.0.1:{free_port()}", "--mesh.processes", "2"]
-    running = [
-        headrace(
-            *("train", "guess_number", "--run.dir", "run", *LOCKSTEP, *mesh),
-            *("--mesh.process", str(index), "--learner.epochs", str(1 + index)),
-            devices=2,
-            said=tmp_path / f"said-{index}",
-        )
-        for index in range(2)
-    ]
-    codes = [one.wait(SECONDS) for one in running]
-    assert codes[1] == 2
-    assert codes[0] != 0
+    train, own = ["train", "guess_number", *LOCKSTEP], ["", "--learner.epochs 1"]
+    first, second = run_together(train, tmp_path, own=own)
+    assert (first != 0, second) == (True, 2)
     said = (tmp_path / "said-1").read_text()
-    assert "process 1 must be as process 0, but learner.epochs is 1 there and 2 here" in said
+    assert "process 1 must be as process 0, but learner.epochs is 2 there and 1 here" in said
