@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from ..sharding.partition import on_host
 from .assemble import Parts
 from .config import Recipe
 from .controller_state import ControllerState
@@ -49,6 +50,12 @@ class Replica:
         state, self._state = self._state, None
         return state
 
+    def gather_once(self) -> None:
+        """Compile what gathers arrays from several processes: nothing shall compile later."""
+        params = self.learner.params
+        on_host((self.learner.arrays, self._convert(params)), keep=False)
+        save_policy(self._finish(params), Path(), writes=False)
+
     def _export(self, version: int) -> Params:
         saved = self._saver.take_held(version)
         params = self._convert(self.learner.params) if saved is None else saved
@@ -80,4 +87,7 @@ async def make_replica(
     with preparing("checkpoint", "reading it, or hashing what it must fit"):
         begin = partial(saver.begin, prepared.learner, prepared.convert)
         state = await parts.device.run(begin)
-    return Replica(parts, prepared, saver, state)
+    replica = Replica(parts, prepared, saver, state)
+    if parts.processes.count > 1:
+        await parts.device.run(replica.gather_once)
+    return replica
