@@ -23,20 +23,18 @@ import trio
 from .algorithms.alarms import Watch
 from .device_thread import DeviceThread
 from .errors import ConfigError, PipelineStalled, stage
-from .learner.fingerprint import fingerprint
 from .observe.compilations import CompilationCounter
 from .observe.metrics import peak_rss_bytes
-from .observe.run_directory import POLICY_FOLDER, RunDirectory
+from .observe.run_directory import CHECKPOINTS_FOLDER, POLICY_FOLDER, RunDirectory
 from .observe.sinks import Sink
 from .observe.view import View
-from .offline.assemble import OfflineParts, Packed, held_out_examples, make_learner
+from .offline.assemble import OfflineParts, Packed, held_out_examples
 from .offline.config import OfflineRecipe
-from .offline.learner import OfflineLearner
 from .offline.lessons import Lesson, Read, lessons
 from .offline.progress import Progress, Saved
+from .offline.replica import OfflineReplica
 from .offline.saver import OfflineSaver
-from .policy.save import save_policy
-from .policy.start import Finish, without_params
+from .policy.start import without_params
 from .summary import summarised
 from .supervise import (
     BLOCKED_SECONDS,
@@ -80,7 +78,7 @@ class OfflineJob:
         self._reader = DeviceThread("headrace-reader", close_deadline_seconds=within)
         self._reading = trio.CancelScope()  # of the learner's wait for rows
         self._progress = Progress() if saved is None else saved.progress
-        self._saver = OfflineSaver(self._recipe, directory, saved)
+        self._saver = OfflineSaver(self._recipe, directory.path / CHECKPOINTS_FOLDER, saved)
         self._kept = self._progress.updates  # of the latest checkpoint
         self._began_seconds = 0.0
         self._position = None if saved is None else saved.position
@@ -124,46 +122,45 @@ class OfflineJob:
             nursery.start_soon(stop_on_signal, self._stop, self._view.close)
             nursery.start_soon(describe_on_signal, self._waits.describe, self._view.note)
             nursery.start_soon(guard_loop, BLOCKED_SECONDS)
+            nursery.start_soon(self._parts.processes.watch)
             await nursery.start(self._device.serve)
             await nursery.start(self._reader.serve)
             self._view.phase("compiling")
             what = "making the learner and its programs"
             with self._within("waits.prepare_deadline_seconds", "learner", what):
-                learner, finish = await self._device.run(self._prepare)
+                replica = await self._device.run(self._prepare)
             compilations.mark()
             limit = self._recipe.stall_after_seconds
             nursery.start_soon(watch, lambda: self._waits.moved, limit, self._waits.describe)
-            await self._run_phases(learner, finish, metrics)
+            await self._run_phases(replica, metrics)
             nursery.cancel_scope.cancel()
 
-    async def _run_phases(self, learner: OfflineLearner, finish: Finish, metrics: Sink) -> None:
-        await self._evaluate(learner, metrics)
+    async def _run_phases(self, replica: OfflineReplica, metrics: Sink) -> None:
+        await self._evaluate(replica, metrics)
         try:
             if self.interrupted_by is None:
-                await self._learn(learner, metrics)
+                await self._learn(replica, metrics)
         except* ConfigError:  # a row that can't be used; hours may have been learnt before
-            await self._end(finish, learner, early=True)
+            await self._end(replica, early=True)
             if self._recipe.checkpoint.every:
                 self._view.note(
                     "what was learnt so far is saved; to go on without such rows: headrace resume "
                     f"{self._directory.path} --data.unusable skip --data.too-long skip"
                 )
             raise
-        await self._end(finish, learner, early=self.interrupted_by is not None)
+        await self._end(replica, early=self.interrupted_by is not None)
 
     # The phases.
 
-    def _prepare(self) -> tuple[OfflineLearner, Finish]:
+    def _prepare(self) -> OfflineReplica:
         """Make the learner and compile its programs, on the device thread."""
-        recipe, parts = self._recipe, self._parts
-        learner, final = make_learner(recipe, parts)
+        parts = self._parts
+        replica = OfflineReplica(self._recipe, parts, self._saver)
         # Let go of the pretrained weights, which the learner has now.
         self._parts = replace(parts, policy=without_params(parts.policy), teacher=None)
-        learner.compile()
-        self._saver.begin(learner)
-        return learner, final
+        return replica
 
-    async def _learn(self, learner: OfflineLearner, metrics: Sink) -> None:
+    async def _learn(self, replica: OfflineReplica, metrics: Sink) -> None:
         """Take all updates, reading one batch ahead."""
         self._view.phase("training")
         send, receive = trio.open_memory_channel[Read](0)
@@ -171,11 +168,11 @@ class OfflineJob:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read, send)
                 while (lesson := await self._next_lesson(receive)) is not None:
-                    await self._update(learner, lesson, metrics)
-                    await self._evaluate(learner, metrics)
+                    await self._update(replica, lesson, metrics)
+                    await self._evaluate(replica, metrics)
                     every = self._recipe.checkpoint.every
                     if every and self._progress.updates % every == 0:
-                        await self._keep(learner)
+                        await self._keep(replica)
                 nursery.cancel_scope.cancel()
         done, steps = self._progress.updates, self._parts.steps
         if done < steps and self.interrupted_by is None:
@@ -206,14 +203,14 @@ class OfflineJob:
             for _ in range(done, self._parts.steps):
                 await send.send(await self._reader.run(partial(next, reads)))
 
-    async def _update(self, learner: OfflineLearner, lesson: Lesson, metrics: Sink) -> None:
-        began = learner.busy_seconds
+    async def _update(self, replica: OfflineReplica, lesson: Lesson, metrics: Sink) -> None:
+        began = replica.learner.busy_seconds
         what = f"update {self._progress.updates + 1}"
         with self._within("waits.update_deadline_seconds", "learner", what):
-            numbers = await self._device.run(partial(learner.update, *lesson.packed))
+            numbers = await self._device.run(partial(replica.update, *lesson.packed))
             self._progress = self._progress.updated(numbers, lesson.examples, lesson.skipped)
             self._position = lesson.position
-        seconds = learner.busy_seconds - began
+        seconds = replica.learner.busy_seconds - began
         record = {
             "step": self._progress.updates,
             "epoch": lesson.epochs,
@@ -227,7 +224,7 @@ class OfflineJob:
             metrics.write(record)
             self._view.step(record)
 
-    async def _evaluate(self, learner: OfflineLearner, metrics: Sink) -> None:
+    async def _evaluate(self, replica: OfflineReplica, metrics: Sink) -> None:
         """Measure what is held out, if anything is and it is time for it."""
         step, skipped = self._progress.updates, 0
         if not self._is_time_to_evaluate() or self.interrupted_by is not None:
@@ -244,7 +241,7 @@ class OfflineJob:
 
         what = f"held-out rows after {step} updates"
         with self._within("evaluate.deadline_seconds", "evaluate", what):
-            found = await self._device.run(partial(learner.evaluate, batches()))
+            found = await self._device.run(partial(replica.evaluate, batches()))
             if self.interrupted_by is not None:
                 return  # it saw a part of the rows only
             found |= {"rows_skipped": skipped}
@@ -259,30 +256,33 @@ class OfflineJob:
         due = step in (0, self._parts.steps) or (every > 0 and step % every == 0)
         return due and self._parts.held_out is not None and self._progress.evaluated != step
 
-    async def _keep(self, learner: OfflineLearner) -> None:
+    async def _keep(self, replica: OfflineReplica) -> None:
         """Save a checkpoint, unless there is one of this moment."""
         updates, position = self._progress.updates, self._position
         if position is None or self._kept == updates:
             return
         seconds = time.monotonic() - self._began_seconds
         progress = replace(self._progress, wall_seconds=seconds)
-        save = partial(self._saver.save, learner, progress, position)
+
+        def save() -> None:
+            lengths = self._directory.lengths()
+            self._saver.save(replica.copy_state(), progress, position=position, lengths=lengths)
+
         what = f"saving after {updates} updates"
         with self._within("waits.save_deadline_seconds", "checkpoint", what):
             await self._device.run(save)
         self._kept = updates
 
-    async def _end(self, finish: Finish, learner: OfflineLearner, *, early: bool) -> None:
+    async def _end(self, replica: OfflineReplica, *, early: bool) -> None:
         """Save what has been learnt; an early end leaves the policy of an end before."""
         if self._recipe.checkpoint.every:
-            await self._keep(learner)
+            await self._keep(replica)
         outdated = early and self._directory.has_finished
 
         def save() -> None:
-            self._params_sha256 = fingerprint(learner.params)
+            self._params_sha256 = replica.fingerprint()
             if self._recipe.run.save_policy and self._progress.updates > 0 and not outdated:
-                folder = self._directory.path / POLICY_FOLDER
-                save_policy(finish(learner.params), folder, replace=True)
+                replica.save(self._directory.path / POLICY_FOLDER)
 
         with self._within("waits.save_deadline_seconds", "learner", "saving the policy"):
             await self._device.run(save)

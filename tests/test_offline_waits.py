@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import trio
 
-from headrace.pipeline import train_offline
 from headrace.pipeline.checkpoint import Checkpoints
 from headrace.pipeline.commands.messages import explain
 from headrace.pipeline.errors import ConfigError, PipelineStalled, StageFailed, leaves
 from headrace.pipeline.observe.run_directory import RunDirectory
+from headrace.pipeline.offline import replica
 from headrace.pipeline.offline.assemble import assemble_offline
 from headrace.pipeline.run_config import CheckpointConfig
 from headrace.pipeline.train_offline import OfflineJob
@@ -107,8 +107,8 @@ def job_of(parts, tmp_path, monkeypatch):
             return faulty.does("rows", packed) if is_read else packed
 
         monkeypatch.setattr(Checkpoints, "save", faulty.save)
-        monkeypatch.setattr(train_offline, "make_learner", lambda *_: (faulty, faulty.finish))
-        monkeypatch.setattr(train_offline, "save_policy", lambda *_, replace: None)
+        monkeypatch.setattr(replica, "make_learner", lambda *_: (faulty, faulty.finish))
+        monkeypatch.setattr(replica, "save_policy", lambda *_, **__: None)
         directory = RunDirectory.create(tmp_path / "run")
         return OfflineJob(recipe, replace(parts, pack=pack), directory, view or Curious())
 

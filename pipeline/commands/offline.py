@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ from ..offline.config import (
     default_recipe,
 )
 from ..offline.progress import Saved
+from ..offline.replica import follow as follow_process_0
+from ..processes import Processes
 from ..supervise import end_without_threads
 from ..tables import from_table, read_toml
 from ..train_offline import OfflineJob
 from .begin import begun, note_resumed, point_to_checkpoint
 from .flags import take_out
 from .messages import explain, finish
+from .together import check_same_step, ended, follow, joined, joined_again
 
 _COLUMNS = {
     "sft": (("loss", "loss", 6), ("entropy", "entropy", 6)),
@@ -51,10 +55,11 @@ def train_offline(
     """
     try:
         recipe = _parse(command, data_or_config, flags)
-        # Mistakes are found before anything is written.
-        return _run(recipe, assemble_offline(recipe), began_seconds)
+        with joined(recipe) as processes:
+            # Mistakes are found before anything is written.
+            return _run(recipe, assemble_offline(recipe, processes), began_seconds)
     except (HeadraceError, BaseExceptionGroup) as error:
-        return explain(error)
+        return ended(explain(error))
 
 
 def go_on(
@@ -63,18 +68,20 @@ def go_on(
     """Go on with a run of one of the three commands, from its last checkpoint.
 
     Args:
-      directory: its own, which is held.
+      directory: its own.
       table: its settings.
     """
     recipe = _recipe_of(directory, table, flags)
-    saved = _saved(directory, recipe)
-    return _run(
-        recipe,
-        _parts_to_go_on(recipe, saved),  # nobody here keeps pretrained weights
-        began_seconds,
-        directory=directory,
-        saved=saved,
-    )
+    with joined_again(recipe, directory) as processes:
+        saved = _saved(directory, recipe)
+        check_same_step(processes, None if saved is None else saved.progress.updates)
+        return _run(
+            recipe,
+            _parts_to_go_on(recipe, processes, saved),  # nobody here keeps pretrained weights
+            began_seconds,
+            directory=directory,
+            saved=saved,
+        )
 
 
 def _run(
@@ -85,7 +92,13 @@ def _run(
     directory: RunDirectory | None = None,
     saved: Saved | None = None,
 ) -> int:
-    """Run a job in a directory that is held; None: in a new one."""
+    """Run a job in a directory that is held; None: in a new one. Or follow another process's."""
+    processes = parts.processes
+    if processes.follower is not None:
+        folder = Path() if directory is None else directory.path / CHECKPOINTS_FOLDER
+        as_process_0 = partial(follow_process_0, recipe, parts, folder, saved)
+        cache = recipe.run.compilation_cache
+        return follow(processes, as_process_0, compilation_cache=cache)
     columns, more = (*_COLUMNS[command_of(recipe)], *_ALWAYS), recipe.learner.decay_share == 0
     opened = begun(recipe.run, directory, steps=parts.steps, kind="plain", columns=columns)
     with opened as (own, view):
@@ -97,14 +110,15 @@ def _run(
         try:
             trio.run(job.run, began_seconds)
         except (HeadraceError, BaseExceptionGroup) as error:
-            code = explain(error)
+            code = ended(explain(processes.fail(error)))
             if job.left_a_thread:
                 end_without_threads(code, after_seconds=recipe.waits.exit_deadline_seconds)
             point_to_checkpoint(code, own.path)
             return code
+        processes.end()
     where = own.path
     on = f"Go on with it: headrace resume {where}" if recipe.checkpoint.every else ""
-    return finish(
+    code = finish(
         where,
         job.interrupted_by,
         "  policy/, summary.json, metrics.jsonl and the resolved config.toml\n"
@@ -112,6 +126,7 @@ def _run(
         f"      train it further: headrace train RECIPE --policy {where}",
         stopped=on,
     )
+    return ended(code)
 
 
 def _recipe_of(
@@ -143,8 +158,10 @@ def _saved(directory: RunDirectory, recipe: OfflineRecipe) -> Saved | None:
     return saved
 
 
-def _parts_to_go_on(recipe: OfflineRecipe, saved: Saved | None) -> OfflineParts:
-    parts = assemble_offline(recipe)
+def _parts_to_go_on(
+    recipe: OfflineRecipe, processes: Processes, saved: Saved | None
+) -> OfflineParts:
+    parts = assemble_offline(recipe, processes)
     if saved is not None:
         saved.check_steps(parts.steps)
     return parts

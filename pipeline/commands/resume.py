@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import ConfigError, HeadraceError
-from ..observe.run_directory import POLICY_FOLDER, RunDirectory
-from ..policy.save import remove_unfinished
+from ..observe.run_directory import RunDirectory
 from ..tables import read_toml
 from . import offline, train
 from .messages import explain
@@ -24,13 +23,11 @@ def resume(run: str, flags: Sequence[str], began_seconds: float) -> int:
         table = read_toml(directory.config_path)
         if "rollout" in table:
             return train.go_on(directory, flags, began_seconds)
-        with directory.held():
-            remove_unfinished(directory.path / POLICY_FOLDER)
-            if "data" in table:
-                return offline.go_on(directory, table, flags, began_seconds)
-            raise ConfigError(
-                f"{directory.config_path} must have the settings of a run, with [rollout] or "
-                f"[data], got {', '.join(table) or 'none'}; put it back"
-            )
+        if "data" in table:
+            return offline.go_on(directory, table, flags, began_seconds)
+        raise ConfigError(
+            f"{directory.config_path} must have the settings of a run, with [rollout] or "
+            f"[data], got {', '.join(table) or 'none'}; put it back"
+        )
     except (HeadraceError, BaseExceptionGroup) as error:
         return ended(explain(error))

@@ -1,23 +1,21 @@
-"""`headrace train` and `resume` in several processes: how they meet, and how some follow."""
+"""Commands that train in several processes: how these meet, and how some follow."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TypeVar
 
 import jax
-import trio
 
-from ..assemble import Parts
 from ..compilation_cache import keep_programs
 from ..config import Recipe
 from ..errors import ConfigError, HeadraceError
-from ..follow import follow as follow_process_0
 from ..kept_settings import differences
-from ..observe.run_directory import RunDirectory
+from ..observe.run_directory import POLICY_FOLDER, RunDirectory
+from ..offline.config import OfflineRecipe
+from ..policy.save import remove_unfinished
 from ..processes import JOIN_SECONDS, Processes, join
-from ..saved_run import SavedRun
 from ..supervise import end_without_threads
 from .messages import explain, say
 
@@ -30,7 +28,7 @@ _OWN = ("mesh.process", "run.compilation_cache", "run.dir", "run.predict", "run.
 
 
 @contextmanager
-def joined(recipe: Recipe) -> Iterator[Processes]:
+def joined(recipe: Recipe | OfflineRecipe) -> Iterator[Processes]:
     """Join the processes of a run, if it has several; an error inside ends all of them.
 
     Raises:
@@ -49,6 +47,18 @@ def joined(recipe: Recipe) -> Iterator[Processes]:
         raise
 
 
+@contextmanager
+def joined_again(recipe: Recipe | OfflineRecipe, directory: RunDirectory) -> Iterator[Processes]:
+    """Join the processes of a run that goes on in its directory, which process 0 holds."""
+    with joined(recipe) as processes:
+        if processes.follower is not None:
+            yield processes
+            return
+        with directory.held():
+            remove_unfinished(directory.path / POLICY_FOLDER)
+            yield processes
+
+
 def ended(code: int) -> int:
     """Return an exit code that this process is to end with, without waiting for others.
 
@@ -60,7 +70,7 @@ def ended(code: int) -> int:
     return code
 
 
-def _check_alike(processes: Processes, recipe: Recipe) -> None:
+def _check_alike(processes: Processes, recipe: Recipe | OfflineRecipe) -> None:
     mine = {**asdict(recipe), "jax": jax.__version__}
     theirs = _of_process_0(processes, mine)
     other = differences(theirs, mine, _OWN)
@@ -72,13 +82,15 @@ def _check_alike(processes: Processes, recipe: Recipe) -> None:
         )
 
 
-def check_same_step(processes: Processes, saved: SavedRun | None) -> None:
+def check_same_step(processes: Processes, mine: int | None) -> None:
     """Refuse to go on from another checkpoint than process 0.
+
+    Args:
+      mine: updates of the one that this process finds; None: there is none.
 
     Raises:
       ConfigError: then, as on a file system that shows new files late.
     """
-    mine = None if saved is None else saved.updates
     theirs = _of_process_0(processes, mine)
     if theirs != mine:
         raise ConfigError(
@@ -88,22 +100,20 @@ def check_same_step(processes: Processes, saved: SavedRun | None) -> None:
 
 
 def follow(
-    recipe: Recipe, parts: Parts, directory: RunDirectory | None, saved: SavedRun | None
+    processes: Processes, as_process_0: Callable[[], None], *, compilation_cache: str | None
 ) -> int:
     """Do what process 0 does, until it ends; return the exit code.
 
     Args:
-      directory: of a run that goes on.
-      saved: of the latest checkpoint there.
+      as_process_0: prepares as it does and follows its calls.
     """
-    processes = parts.processes
-    keep_programs(recipe.run.compilation_cache)
+    keep_programs(compilation_cache)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # process 0 gets it too, and ends the run in order
     who = f"process {processes.index} of {processes.count}"
     say(f"{who} follows process 0")
     try:
-        trio.run(follow_process_0, recipe, parts, directory, saved)
+        as_process_0()
     except (HeadraceError, BaseExceptionGroup) as error:
         return ended(explain(processes.fail(error)))
     processes.end()

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -12,9 +12,9 @@ from ..assemble import Parts, assemble
 from ..checkpoint import Checkpoints
 from ..config import Recipe
 from ..errors import ConfigError, HeadraceError, check
+from ..follow import follow as follow_process_0
 from ..kept_settings import with_absolute_paths
-from ..observe.run_directory import CHECKPOINTS_FOLDER, POLICY_FOLDER, RunDirectory
-from ..policy.save import remove_unfinished
+from ..observe.run_directory import CHECKPOINTS_FOLDER, RunDirectory
 from ..processes import Processes
 from ..recipes import load_recipe
 from ..saved_run import SavedRun
@@ -23,7 +23,7 @@ from ..train import Job
 from .begin import begun, note_resumed, point_to_checkpoint
 from .flags import take_out
 from .messages import explain, finish
-from .together import check_same_step, ended, follow, joined
+from .together import check_same_step, ended, follow, joined, joined_again
 
 
 def train(name_or_file: str, flags: Sequence[str], began_seconds: float) -> int:
@@ -53,15 +53,13 @@ def go_on(directory: RunDirectory, flags: Sequence[str], began_seconds: float) -
     recipe = _parse(recipe, flags, f"headrace resume {directory.path}")
     where = recipe.run.dir
     check(where is None, "run.dir", where, "left out: a run goes on in its own directory")
-    with joined(recipe) as processes, nullcontext() if processes.follower else directory.held():
-        if processes.follower is None:
-            remove_unfinished(directory.path / POLICY_FOLDER)
+    with joined_again(recipe, directory) as processes:
         saved = Checkpoints(directory.path / CHECKPOINTS_FOLDER).latest_record(SavedRun.from_table)
         if saved is None:
             directory.check_nothing_is_lost()
         else:
             saved.check_settings(recipe)
-        check_same_step(processes, saved)
+        check_same_step(processes, None if saved is None else saved.updates)
         return _run(
             recipe,
             _parts_to_go_on(recipe, processes, saved),  # nobody here keeps pretrained weights
@@ -88,7 +86,9 @@ def _run(
 ) -> int:
     """Run a job in a directory that is held; None: in a new one. Or follow another process's."""
     if parts.processes.follower is not None:
-        return follow(recipe, parts, directory, saved)
+        as_process_0 = partial(trio.run, follow_process_0, recipe, parts, directory, saved)
+        cache = recipe.run.compilation_cache
+        return follow(parts.processes, as_process_0, compilation_cache=cache)
     config, more, processes = recipe.run, recipe.learner.decay_share == 0, parts.processes
     updates = None if saved is None else saved.updates
     opened = begun(config, directory, steps=config.steps, done=updates or 0, kind=config.view)

@@ -22,12 +22,23 @@ Tree = Any
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """On how many devices a learner runs: fsdp times tensor, the first ones of this process."""
+    """On how many devices a learner runs: fsdp times tensor, the first ones of this process.
+
+    Where JAX joins several processes these are all devices of all of them, as each must take part.
+    """
 
     fsdp: int = 1
     """Parts that parameters, the optimizer's state and the rows of a batch are cut into."""
     tensor: int = 1
     """Parts that heads, hidden units and the vocabulary are cut into."""
+    coordinator: str | None = None
+    """HOST:PORT of process 0, where the processes of a run meet, each with devices of its own and
+    started with this same command; auto: JAX finds it out, as on TPU pods; without it a run is one
+    process."""
+    processes: int = 0
+    """How many there are; not needed with auto."""
+    process: int = 0
+    """The number of this one; 0 decides and writes the files, the others follow it."""
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -40,9 +51,9 @@ class MeshConfig:
         """Take the devices.
 
         Raises:
-          ConfigError: where this process has fewer.
+          ConfigError: where there are fewer, or several processes have others, too.
         """
-        used = _first_devices(self.fsdp * self.tensor, "mesh.fsdp times mesh.tensor")
+        used = _devices(self.fsdp * self.tensor)
         return Topology(used, used, self.tensor, self.tensor)
 
     def check_fits(self, model: ModelConfig, vocab_size: int, rows: int) -> None:
@@ -76,30 +87,15 @@ class RolloutMeshConfig(MeshConfig):
     sampler_tensor: int = 0
     """Parts that heads, hidden units and the vocabulary are cut into for sampling; rows and their
     cache are cut over the other devices, and weights aren't. 0: as many as mesh.tensor."""
-    coordinator: str | None = None
-    """HOST:PORT of process 0, where the processes of a run meet, each with devices of its own and
-    started with this same command; auto: JAX finds it out, as on TPU pods; without it a run is one
-    process."""
-    processes: int = 0
-    """How many there are; not needed with auto."""
-    process: int = 0
-    """The number of this one; 0 decides and writes the files, the others follow it."""
 
     def topology(self) -> Topology:
         """Take the devices of learner and sampler.
 
-        Where JAX joins several processes these are all devices of all of them, as each must take
-        part.
-
         Raises:
           ConfigError: where there are fewer, or the sampler's don't divide.
         """
-        count, what = self.fsdp * self.tensor, "mesh.fsdp times mesh.tensor"
-        both = f"{what} plus mesh.sampler_devices" if self.sampler_devices else what
-        if jax.process_count() > 1:
-            devices = _all_devices(count, what, self.sampler_devices)
-        else:
-            devices = _first_devices(count + self.sampler_devices, both)
+        count = self.fsdp * self.tensor
+        devices = _devices(count, self.sampler_devices)
         sampler, tensor = devices[count:] or devices, self.sampler_tensor or self.tensor
         for number, whose in (
             (len(sampler), "the sampler's devices"),
@@ -108,6 +104,14 @@ class RolloutMeshConfig(MeshConfig):
             fits, hint = f"a divisor of {number}, {whose}", "set it, or mesh.tensor where it is 0"
             check(number % tensor == 0, "mesh.sampler_tensor", tensor, fits, hint=hint)
         return Topology(devices[:count], sampler, self.tensor, tensor)
+
+
+def _devices(count: int, others: int = 0) -> tuple[jax.Device, ...]:
+    """Take the learner's devices, and others that sample."""
+    what = "mesh.fsdp times mesh.tensor"
+    if jax.process_count() > 1:
+        return _all_devices(count, what, others)
+    return _first_devices(count + others, f"{what} plus mesh.sampler_devices" if others else what)
 
 
 def _first_devices(count: int, what: str) -> tuple[jax.Device, ...]:

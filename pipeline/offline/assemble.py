@@ -21,6 +21,7 @@ from ..policy import Policy, TextFiles
 from ..policy.renderer import make_schema_renderer
 from ..policy.start import compile_final, load_start, place, starting_params, without_params
 from ..policy.teacher import load_teacher
+from ..processes import Processes
 from ..prompts import Cursor
 from ..text.conversation import ToolSchema
 from ..text.renderer import Renderer
@@ -66,6 +67,7 @@ class OfflineParts:
       train: the rows to learn from.
       held_out: those to measure on, or None.
       steps: updates in all.
+      processes: those of the run.
     """
 
     policy: Policy
@@ -76,10 +78,14 @@ class OfflineParts:
     train: Source
     held_out: Source | None
     steps: int
+    processes: Processes
 
 
-def assemble_offline(recipe: OfflineRecipe) -> OfflineParts:
+def assemble_offline(recipe: OfflineRecipe, processes: Processes | None = None) -> OfflineParts:
     """Build a run's parts.
+
+    Args:
+      processes: those of the run, which have joined; None: this one is alone.
 
     Raises:
       ConfigError: for a policy, a teacher or a file that can't be used; the first rows are tried.
@@ -105,6 +111,7 @@ def assemble_offline(recipe: OfflineRecipe) -> OfflineParts:
         train=train,
         held_out=held_out,
         steps=_steps(recipe, len(train)),
+        processes=Processes() if processes is None else processes,
     )
 
 

@@ -19,6 +19,7 @@ import optax
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
+from ...sharding.partition import shard
 from ..learner.fingerprint import fingerprint
 from ..learner.logprobs import Forward, batch_logprobs
 from ..learner.placement import by_rows, place_rest, place_rows, whole
@@ -192,7 +193,7 @@ class OfflineLearner:
 
     def _placed(self, batch: OfflineBatch) -> OfflineBatch:
         mesh = self._rule.mesh
-        judged = jax.device_put((batch.chosen, batch.rejected), whole(mesh))
+        judged = shard((batch.chosen, batch.rejected), whole(mesh))
         return OfflineBatch(place_rows(batch.rows, mesh), *judged)
 
     def _fixed(
@@ -206,7 +207,7 @@ class OfflineLearner:
                 else self._score(self._reference, batch.rows)
             )
         if self._rule.mismatched is not None:
-            zero = jax.device_put(np.float32(0), whole(self._rule.mesh))
+            zero = shard(np.float32(0), whole(self._rule.mesh))
             baseline = zero if mismatched is None else self._baseline(mismatched)
         return Fixed(ref, baseline, self._frozen, self._teacher)
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ..checkpoint import Checkpoints
-from ..observe.run_directory import CHECKPOINTS_FOLDER, RunDirectory
 from .config import OfflineRecipe, command_of
 from .learner import OfflineLearner
 from .progress import Progress, Saved
@@ -16,18 +16,14 @@ from .sources import sha256_of
 class OfflineSaver:
     """The checkpoints of one run; call it on the device thread."""
 
-    def __init__(
-        self, recipe: OfflineRecipe, directory: RunDirectory, saved: Saved | None
-    ) -> None:
+    def __init__(self, recipe: OfflineRecipe, folder: Path, saved: Saved | None) -> None:
         """Args:
+        folder: of the checkpoints.
         saved: of the checkpoint that the run goes on from; None: it begins.
         """
         self._recipe = recipe
-        self._directory = directory
         self._saved = saved
-        self._checkpoints = Checkpoints(
-            directory.path / CHECKPOINTS_FOLDER, keep=recipe.checkpoint.keep
-        )
+        self._checkpoints = Checkpoints(folder, keep=recipe.checkpoint.keep)
         self._hashes = {"data_sha256": "", "fixed_sha256": ""}
 
     def begin(self, learner: OfflineLearner) -> None:
@@ -51,15 +47,26 @@ class OfflineSaver:
             }
 
     def save(
-        self, learner: OfflineLearner, progress: Progress, position: Mapping[str, Any]
+        self,
+        state: Any,
+        progress: Progress,
+        *,
+        position: Mapping[str, Any],
+        lengths: Mapping[str, int],
     ) -> None:
-        """Save one moment."""
+        """Save one moment.
+
+        Args:
+          state: the learner's, on the host.
+          position: in the rows.
+          lengths: of the files of records.
+        """
         record = Saved(
             command=command_of(self._recipe),
             settings=asdict(self._recipe),
             **self._hashes,
             position=position,
-            lengths=self._directory.lengths(),
+            lengths=lengths,
             progress=progress,
         )
-        self._checkpoints.save(progress.updates, learner.state, record.table())
+        self._checkpoints.save(progress.updates, state, record.table())
