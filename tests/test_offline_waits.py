@@ -21,6 +21,7 @@ from headrace.pipeline.errors import ConfigError, PipelineStalled, StageFailed, 
 from headrace.pipeline.observe.run_directory import RunDirectory
 from headrace.pipeline.offline import replica
 from headrace.pipeline.offline.assemble import assemble_offline
+from headrace.pipeline.processes import Processes
 from headrace.pipeline.run_config import CheckpointConfig
 from headrace.pipeline.train_offline import OfflineJob
 from headrace.pipeline.waits import DeadlineMissed
@@ -110,7 +111,8 @@ def job_of(parts, tmp_path, monkeypatch):
         monkeypatch.setattr(replica, "make_learner", lambda *_: (faulty, faulty.finish))
         monkeypatch.setattr(replica, "save_policy", lambda *_, **__: None)
         directory = RunDirectory.create(tmp_path / "run")
-        return OfflineJob(recipe, replace(parts, pack=pack), directory, view or Curious())
+        own = replace(parts, pack=pack, processes=Processes())
+        return OfflineJob(recipe, own, directory, view or Curious())
 
     return make
 
