@@ -46,6 +46,13 @@ class OfflineReplica:
         self.copy_state = calls.add("copy state", self._copied_state)
         self.fingerprint = calls.add("fingerprint", self._hashed)
         self.save = calls.add("save policy", self._save)
+        if parts.processes.count > 1:
+            self._gather_once()
+
+    def _gather_once(self) -> None:
+        """Compile what gathers arrays from several processes: nothing shall compile later."""
+        on_host(self.learner.state, keep=False)
+        save_policy(self._finish(self.learner.params), Path(), writes=False)
 
     def evaluate(self, batches: Iterator[Packed]) -> dict[str, float]:
         """Call `learner.evaluate`; batches are read in process 0, which tells the others each."""
