@@ -5,12 +5,14 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.pipeline.processes.channel import GONE
 from tests.processes.launch import PROJECT, free_port
 
 SECONDS = 400
@@ -104,3 +106,36 @@ def test_processes_that_were_not_started_alike_are_refused(tmp_path: Path) -> No
     assert (first != 0, second) == (True, 2)
     said = (tmp_path / "said-1").read_text()
     assert "process 1 must be as process 0, but learner.epochs is 2 there and 1 here" in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS)
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_process_that_is_killed_ends_the_other_which_says_so(
+    killed: int, tmp_path: Path
+) -> None:
+    mesh = ["--mesh.coordinator", f"127.0.0.1:{free_port()}", "--mesh.processes", "2"]
+    train = ["train", "guess_number", *LOCKSTEP, *mesh, "--run.steps", "1000", "--run.dir", "run"]
+    running = [
+        headrace(*train, "--mesh.process", str(index), devices=2, said=tmp_path / f"said-{index}")
+        for index in range(2)
+    ]
+    try:
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        while not (metrics.exists() and metrics.read_text().count("grad_norm") > 2):
+            assert [one.poll() for one in running] == [None, None]
+            time.sleep(0.1)
+        running[killed].kill()
+        code = running[1 - killed].wait(60)
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+    assert code != 0
+    said = (tmp_path / f"said-{1 - killed}").read_text()
+    if not killed:
+        # JAX's own client, which aborts, may be the first to notice.
+        assert GONE in said or "JAX distributed service detected fatal errors" in said
+    else:
+        assert "stage 'process 1' failed" in said
+        assert json.loads((tmp_path / "run" / "summary.json").read_text())["finished"] is False
