@@ -18,6 +18,7 @@ from .calls import Calls
 from .channel import GONE_SECONDS, Follower, Leader, ProcessGone
 
 JOIN_SECONDS = 300  # for all to be started
+_NAME_IT = "name it: --mesh.coordinator HOST:PORT, --mesh.processes, --mesh.process"
 _ADDRESS_BYTES = 256
 _PASSWORD_BYTES = 32
 _NOTICE_SECONDS = 1.0  # until the end of a follower is known, where its devices failed first
@@ -118,10 +119,9 @@ def join(coordinator: str | None, processes: int, process: int) -> Processes:
             initialization_timeout=JOIN_SECONDS,
         )
     except (RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"process {process} of {processes} can't join the others at {coordinator!r}: {error}; "
-            "start all within minutes, with one --mesh.coordinator"
-        ) from error
+        who = "JAX" if auto else f"process {process} of {processes}"
+        hint = _NAME_IT if auto else "start all within minutes, with one address"
+        raise ConfigError(f"{who} finds no others at {coordinator!r}: {error}; {hint}") from error
     index, count = jax.process_index(), jax.process_count()
     if count == 1:
         return Processes()

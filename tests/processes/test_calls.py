@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import chex
@@ -21,6 +22,7 @@ from headrace.pipeline.processes.channel import Follower, Leader, ProcessGone
 from headrace.pipeline.sampler.service import NativeSampler
 from headrace.pipeline.sampling import Sampling
 from headrace.pipeline.types import Int32s
+from tests.processes.test_train import headrace
 from tests.sampler.helpers import (
     CONFIG,
     MODEL,
@@ -264,3 +266,10 @@ def test_a_stranger_is_not_let_in() -> None:
     leader.tell(("hello", ()))
     thread.join()
     leader.hang_up(0)
+
+
+def test_no_cluster_to_join_is_said(tmp_path: Path) -> None:
+    train = ["train", "guess_number", "--mesh.coordinator", "auto"]
+    process = headrace(*train, devices=1, said=tmp_path / "said")
+    assert process.wait(60) == 2
+    assert "JAX finds no others at 'auto'" in (tmp_path / "said").read_text()
